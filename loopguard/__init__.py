@@ -1,0 +1,1 @@
+"""A reverse proxy that cuts looping model replies mid-stream and asks again."""

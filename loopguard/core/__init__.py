@@ -1,0 +1,1 @@
+"""What loopguard knows, without I/O: no loop, socket, clock, log or settings."""

@@ -1,0 +1,1 @@
+"""The wires that replies come in: parse, hold, assemble, render an error."""

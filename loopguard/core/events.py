@@ -1,0 +1,84 @@
+"""What a parsed stream is made of, whatever the dialect it came in.
+
+A dialect turns each server-sent event of its wire into a few of these values. They are named
+tuples because one is built for every delta of every reply.
+"""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+Channel: TypeAlias = Literal["content", "reasoning", "arguments"]
+"""Where a model writes: its answer, its thinking, or the arguments of a tool call."""
+
+CHANNELS: tuple[Channel, ...] = ("content", "reasoning", "arguments")
+
+
+class TextDelta(NamedTuple):
+    """A piece of the answer (channel ``content``) of one choice."""
+
+    text: str
+    choice: int = 0
+
+
+class ReasoningDelta(NamedTuple):
+    """A piece of the thinking (channel ``reasoning``) of one choice."""
+
+    text: str
+    choice: int = 0
+
+
+class ArgumentsDelta(NamedTuple):
+    """A piece of the JSON text of one tool call's arguments (channel ``arguments``)."""
+
+    text: str
+    choice: int = 0
+    call: int = 0
+
+
+class Usage(NamedTuple):
+    """What the upstream counted for the reply; ``cost_usd`` is None where it does not say."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cost_usd: float | None
+
+
+class Finish(NamedTuple):
+    """The first non-null finish reason of one choice."""
+
+    reason: str
+    choice: int = 0
+
+
+class GenerationId(NamedTuple):
+    """The upstream's billed unit, told once a stream; model and provider as it names them."""
+
+    id: str
+    model: str | None
+    provider: str | None
+
+
+class UpstreamFault(NamedTuple):
+    """An error that the upstream reports inside a stream whose status was 200.
+
+    ``status`` is the HTTP status that the error would have had: the error's own integer code,
+    502 where the code is no HTTP error status. ``error`` is the error object as it came.
+    """
+
+    status: int
+    error: dict[str, object]
+
+
+class Done(NamedTuple):
+    """The sentinel that ends the stream."""
+
+
+Event: TypeAlias = (
+    TextDelta
+    | ReasoningDelta
+    | ArgumentsDelta
+    | Usage
+    | Finish
+    | GenerationId
+    | UpstreamFault
+    | Done
+)
