@@ -1,0 +1,7 @@
+"""``python -m loopguard``."""
+
+import sys
+
+from loopguard.cli import main
+
+sys.exit(main())

@@ -1,0 +1,68 @@
+"""The command line: a table of commands, each in a module that is imported when it is asked for.
+
+A command's module has ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit status.
+Status 2 says that loopguard was told something it refuses, on the command line or in the
+configuration; asking again without a change is useless. Any other failure is status 1.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from typing import NamedTuple
+
+from loopguard.settings import ConfigurationError
+
+REFUSED = 2
+"""argparse's own status for a wrong command line, so that both refusals look the same."""
+
+
+class Command(NamedTuple):
+    """Where a command lives, and what its line of the help says."""
+
+    module: str
+    summary: str
+
+
+COMMANDS = {
+    "check-config": Command(
+        "loopguard.check_config", "judge the configuration and print what it comes to"
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: the words after the program's name; None takes those of the process.
+
+    Returns:
+        The exit status.
+    """
+    parser = argparse.ArgumentParser(
+        prog="loopguard",
+        description="A reverse proxy that cuts looping model replies mid-stream and asks again.",
+        epilog="\n".join(f"  {name:<14}{command.summary}" for name, command in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"loopguard {version('loopguard')}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    asked = parser.parse_args(argv)
+
+    command = COMMANDS[asked.command]
+    module = import_module(command.module)
+    own_parser = argparse.ArgumentParser(
+        prog=f"loopguard {asked.command}", description=module.__doc__
+    )
+    module.add_arguments(own_parser)
+    arguments = own_parser.parse_args(asked.words)
+    try:
+        status: int = module.run(arguments)
+    except ConfigurationError as error:
+        for fault in error.faults:
+            print(fault, file=sys.stderr)  # noqa: T201  the answer to a person, not a log line
+        return REFUSED
+    return status

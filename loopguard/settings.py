@@ -1,0 +1,541 @@
+"""One TOML file, the environment over it, and the frozen values that the rest is built from.
+
+Every table is judged by itself and every fault is kept, so that an operator reads all of them at
+once. A table that could not be read is judged further as though it had been left out: what two
+tables have to agree on (a route and its profile, an open relay) is therefore judged even when a
+third one is at fault. A fault names its key and, where the environment set it, the variable; it
+never shows a value, because a key pasted into the wrong line is still a key.
+
+Blind spots: nothing is looked up or bound here, so a host that does not resolve and a port that is
+taken are found by whoever listens. An environment variable without two underscores is not read:
+a cluster defines LOOPGUARD_PORT and the like for a service of that name. One that begins with a
+table's name is refused all the same, since it can only be a slip.
+"""
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    Strict,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from loopguard.core.detection.detector import Detection
+from loopguard.core.detection.frequency import FrequencyKnobs
+from loopguard.core.events import CHANNELS, Channel
+from loopguard.core.profile import LiveTrip, Profile, Relay
+from loopguard.core.retry import RetryPolicy
+
+SHIPPED = Path(__file__).with_name("loopguard.toml")
+"""The configuration that is read when none is named."""
+
+DEFAULT_PROFILE = "default"
+"""The profile of a request that selects none; a configuration without it is refused."""
+
+_PREFIX = "LOOPGUARD_"
+_BETWEEN = "__"
+
+_KNOB_CEILING = 2**32 - 1
+"""A knob is an unsigned 32-bit number: above every reply there is, and a slip beyond that."""
+
+_WINDOW_CEILING_WORDS = 1_000_000
+"""The window costs 8 bytes a word on every channel of every attempt; this one costs 8 MB."""
+
+_BYTES_CEILING = 2**32 - 1
+
+_SECONDS_CEILING = 86_400
+"""A longer time is a slip in the unit, and some event loops cannot wait for much longer ones."""
+
+_ATTEMPTS_CEILING = 100
+"""Each attempt is paid for; the waits between so many already exceed every exchange."""
+
+_profile_name = re.compile(r"[A-Za-z0-9_-]+")
+_header_text = re.compile(r"[\x21-\x7e]+")
+
+
+class ConfigurationError(ValueError):
+    """A configuration that loopguard refuses to start with.
+
+    Attributes:
+        faults: one line for each, naming the key; without any value.
+    """
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(_one_line(fault) for fault in faults)
+        super().__init__("\n".join(self.faults))
+
+
+def _split(value: object) -> object:
+    """A list as the environment writes it: items between commas."""
+    if isinstance(value, str):
+        return tuple(item for item in map(str.strip, value.split(",")) if item)
+    return value
+
+
+def _unless_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+def _in_a_header(secret: SecretStr) -> SecretStr:
+    if not _header_text.fullmatch(secret.get_secret_value()):
+        raise ValueError("must be printable ASCII without spaces, since it stands in a header")
+    return secret
+
+
+def _distinct(channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
+    if len(set(channels)) < len(channels):
+        raise ValueError("must name each channel once")
+    return channels
+
+
+def _upstream_url(url: str) -> str:
+    """The base URL without its last slash; credentials in it would end up in logs."""
+    try:
+        parts = urlsplit(url)
+        usable = (
+            parts.scheme in ("http", "https")
+            and parts.hostname is not None
+            and parts.port != 0
+            and _header_text.fullmatch(url) is not None
+        )
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError("must be an http or https URL with a host")
+    if "@" in parts.netloc:
+        raise ValueError("must not hold credentials; the key stands in upstream.api_key")
+    if "?" in url or "#" in url:
+        raise ValueError("must not have a query or a fragment")
+    return url.rstrip("/")
+
+
+_Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
+_Bytes: TypeAlias = Annotated[int, Field(ge=1, le=_BYTES_CEILING)]
+_Wait: TypeAlias = Annotated[float, Field(ge=0, le=_SECONDS_CEILING)]
+_Limit: TypeAlias = Annotated[float, Field(gt=0, le=_SECONDS_CEILING)]
+_Secret: TypeAlias = Annotated[SecretStr, AfterValidator(_in_a_header)]
+_Text: TypeAlias = Annotated[str, Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    """A table of the configuration: frozen, nothing unknown, numbers written as numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Server(_Table):
+    """The two listeners and what a caller may ask of them; see docs/configuration.md."""
+
+    host: _Text = "127.0.0.1"
+    port: _Port = 8080
+    admin_host: _Text = "127.0.0.1"
+    admin_port: _Port = 8081
+    client_tokens: Annotated[
+        tuple[_Secret, ...], Strict(strict=False), BeforeValidator(_split)
+    ] = ()
+    max_body_bytes: _Bytes = 33_554_432
+    max_line_bytes: _Bytes = 1_048_576
+    max_held_bytes: _Bytes = 16_777_216
+    drain_s: _Wait = 30.0
+    keepalive_s: _Wait = 15.0
+
+    @field_validator("admin_port")
+    @classmethod
+    def _apart(cls, admin_port: int, info: ValidationInfo) -> int:
+        other = info.data
+        if admin_port and (other.get("host"), other.get("port")) == (
+            other.get("admin_host"),
+            admin_port,
+        ):
+            raise ValueError("must not be the address of the API")
+        return admin_port
+
+
+class Upstream(_Table):
+    """Where replies come from; ``api_key`` is None where callers bring their own."""
+
+    base_url: Annotated[str, AfterValidator(_upstream_url)] = "https://openrouter.ai/api/v1"
+    api_key: Annotated[_Secret | None, BeforeValidator(_unless_empty)] = None
+    connect_timeout_s: _Limit = 10.0
+    first_delta_timeout_s: _Limit = 300.0
+
+
+class LoopMemory(_Table):
+    """How long an exchange that looped in every attempt is remembered, in seconds; 0 is never."""
+
+    ttl_s: _Wait = 30.0
+
+
+class Log(_Table):
+    """What is logged and in which form."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "text"] = "json"
+
+
+class Route(_Table):
+    """The profile of every request whose model matches the glob."""
+
+    model: _Text
+    profile: str
+
+    @field_validator("profile")
+    @classmethod
+    def _declared(cls, profile: str, info: ValidationInfo) -> str:
+        if profile not in (info.context or ()):
+            raise ValueError("no profile has this name")
+        return profile
+
+
+class _Retry(_Table):
+    max_attempts: Annotated[int, Field(ge=1, le=_ATTEMPTS_CEILING)] = 4
+    initial_wait_s: _Wait = 1.0
+    max_wait_s: _Wait = 60.0
+    exchange_timeout_s: _Limit = 1800.0
+
+
+class _LoopDetection(_Table):
+    """The detector of the loop-detection document; a knob is judged whether or not it is armed."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    enabled: bool
+    window_words: Annotated[int | None, Field(ge=1, le=_WINDOW_CEILING_WORDS)] = None
+    repeat_threshold: Annotated[int | None, Field(ge=1, le=_KNOB_CEILING)] = None
+    min_offenders: Annotated[int | None, Field(ge=1, le=_KNOB_CEILING)] = None
+    min_saturated_run: Annotated[int | None, Field(ge=0, le=_KNOB_CEILING)] = None
+    max_response_chars: Annotated[int | None, Field(ge=0, le=_KNOB_CEILING)] = None
+
+    @field_validator(
+        "window_words",
+        "repeat_threshold",
+        "min_offenders",
+        "min_saturated_run",
+        "max_response_chars",
+    )
+    @classmethod
+    def _written(cls, knob: int | None, info: ValidationInfo) -> int | None:
+        if knob is None and info.data.get("enabled"):
+            raise ValueError("missing; an armed detector writes all five knobs")
+        return knob
+
+
+class _Profile(_Table):
+    relay: Relay = "hold"
+    live_trip: LiveTrip = "error"
+    channels: Annotated[
+        tuple[Channel, ...],
+        Field(min_length=1),
+        Strict(strict=False),
+        BeforeValidator(_split),
+        AfterValidator(_distinct),
+    ] = CHANNELS
+    stream_idle_s: _Limit = 120.0
+    call_timeout_s: _Limit = 600.0
+    loop_detection: _LoopDetection = _LoopDetection(enabled=False)
+
+
+class _Tree(BaseSettings):
+    """The shape of the whole: by it the environment's texts are read as what they stand for."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, env_nested_delimiter=_BETWEEN, enable_decoding=False, strict=True
+    )
+
+    server: Server
+    upstream: Upstream
+    retry: _Retry
+    loop_memory: LoopMemory
+    log: Log
+    routes: tuple[Route, ...]
+    profiles: dict[str, _Profile]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator wrote, judged.
+
+    Attributes:
+        server: the listeners and their bounds.
+        upstream: where replies come from.
+        retry: the budget of one exchange.
+        loop_memory: how long a loop is remembered.
+        log: level and form of the log.
+        routes: globs of models and their profiles; the first that matches counts.
+        profiles: by name; ``default`` is among them.
+        warnings: one line for each thing that is armed as declared and probably not meant.
+    """
+
+    server: Server
+    upstream: Upstream
+    retry: RetryPolicy
+    loop_memory: LoopMemory
+    log: Log
+    routes: tuple[Route, ...]
+    profiles: Mapping[str, Profile]
+    warnings: tuple[str, ...]
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
+    """Read the configuration and judge all of it.
+
+    Args:
+        path: the TOML file; None is the shipped one.
+        environ: variables named LOOPGUARD_TABLE__KEY stand over the file, empty ones are unset.
+
+    Raises:
+        ConfigurationError: with every fault of the file and the environment.
+    """
+    tree = _read_file(path or SHIPPED)
+    declared = tree.get("profiles")
+    names = tuple(declared) if isinstance(declared, dict) else ()
+    faults = _Faults()
+    for variable, key in _read_names(environ, names, faults):
+        faults.origins[key] = variable
+        tree = _over(_read_variable(key, environ[variable], faults), tree)
+
+    for unknown in sorted(tree.keys() - _Tree.model_fields.keys()):
+        faults.add((unknown,), "unknown table")
+    server = faults.judge(Server, ("server",), tree.get("server", {}))
+    upstream = faults.judge(Upstream, ("upstream",), tree.get("upstream", {}))
+    retry = faults.judge(_Retry, ("retry",), tree.get("retry", {}))
+    loop_memory = faults.judge(LoopMemory, ("loop_memory",), tree.get("loop_memory", {}))
+    log = faults.judge(Log, ("log",), tree.get("log", {}))
+    routes = _judge_routes(tree.get("routes", []), names, faults)
+    profiles = _judge_profiles(tree.get("profiles", {}), faults)
+    if upstream.api_key and not server.client_tokens and not _is_loopback(server.host):
+        faults.add(
+            ("server", "client_tokens"),
+            "needed, because upstream.api_key would pay for anyone who reaches server.host; "
+            "or set server.host to 127.0.0.1, or leave upstream.api_key empty",
+        )
+    if faults.lines:
+        raise ConfigurationError(faults.lines)
+    core_profiles = {name: _core_profile(name, table) for name, table in profiles.items()}
+    return Settings(
+        server=server,
+        upstream=upstream,
+        retry=RetryPolicy(**retry.model_dump()),
+        loop_memory=loop_memory,
+        log=log,
+        routes=routes,
+        profiles=MappingProxyType(core_profiles),
+        warnings=tuple(line for profile in core_profiles.values() for line in _warnings(profile)),
+    )
+
+
+_Path: TypeAlias = tuple[str | int, ...]
+"""Where a key stands: the names of its tables, then its own; an index inside a list."""
+
+_Judged = TypeVar("_Judged", bound=_Table)
+
+
+class _Faults:
+    """The faults found so far, one line each.
+
+    Attributes:
+        lines: as the operator reads them.
+        origins: the environment variable that set a key.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.origins: dict[_Path, str] = {}
+
+    def add(self, path: _Path, phrase: str) -> None:
+        """Note what is wrong with a key; a profile is named first, with its name alone."""
+        match path:
+            case ("profiles", name, *rest):
+                named = [f"profile `{name}`", *([_dotted(rest)] if rest else [])]
+            case _:
+                named = [_dotted(path)]
+        origin = f" (set by {self.origins[path]})" if path in self.origins else ""
+        self.lines.append(": ".join([*named, phrase]) + origin)
+
+    def judge(
+        self, table: type[_Judged], path: _Path, written: object, profiles: Sequence[str] = ()
+    ) -> _Judged:
+        """Read a table; one at fault is noted and its defaults stand in for it."""
+        try:
+            return table.model_validate(written, context=profiles)
+        except ValidationError as error:
+            for fault in error.errors(include_url=False, include_input=False):
+                self.add((*path, *fault["loc"]), _phrase(fault))
+            return table.model_construct()
+
+
+_PHRASES = {
+    "missing": "missing",
+    "extra_forbidden": "unknown key",
+    "model_type": "must be a table",
+    "tuple_type": "must be a list",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "greater_than": "must be more than {gt:.15g}",
+    "greater_than_equal": "must be {ge:.15g} or more",
+    "less_than_equal": "must be {le:.15g} or less",
+    "value_error": "{error}",
+}
+
+
+def _phrase(fault: ErrorDetails) -> str:
+    template = _PHRASES.get(fault["type"])
+    if template is None:
+        return re.sub(r"^\w+ should", "must", fault["msg"])
+    return template.format(**fault.get("ctx", {}))
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:]
+
+
+def _one_line(text: str) -> str:
+    """The text with everything escaped that could end a line or steer a terminal."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError([f"{path}: {error.strerror}"]) from None
+    except ValueError as error:
+        raise ConfigurationError([f"{path}: not readable as TOML: {error}"]) from None
+
+
+def _read_names(
+    environ: Mapping[str, str], profiles: Sequence[str], faults: _Faults
+) -> list[tuple[str, tuple[str, ...]]]:
+    """The variables that are settings, each with its key; slips are noted as faults."""
+    tables = _Tree.model_fields.keys()
+    settings = []
+    for name in sorted(environ):
+        if not name.startswith(_PREFIX) or not environ[name]:
+            continue
+        table, *keys = name.removeprefix(_PREFIX).lower().split(_BETWEEN)
+        if not keys:
+            if any(f"{table}_".startswith(f"{known}_") for known in tables):
+                faults.add((name,), "not read; write two underscores between table and key")
+            continue
+        if table not in tables:
+            faults.add((name,), "no table has this name")
+            continue
+        if table == "profiles":
+            meant = [known for known in profiles if known.lower().replace("-", "_") == keys[0]]
+            if len(meant) != 1:
+                faults.add((name,), "must name exactly one profile of the file")
+                continue
+            keys[0] = meant[0]
+        settings.append((name, (table, *keys)))
+    return settings
+
+
+def _read_variable(key: tuple[str, ...], text: str, faults: _Faults) -> dict[str, Any]:
+    """The tree that holds this key alone, its text read by the type that the key has."""
+    source = EnvSettingsSource(_Tree)
+    source.env_vars = {_PREFIX.lower() + _BETWEEN.join(key): text}
+    try:
+        return source()
+    except SettingsError:
+        faults.add(key, "cannot be read")
+        return {}
+
+
+def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+    """Both trees, the one above deciding where they differ."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = below.get(key)
+        if isinstance(value, dict) and isinstance(under, dict):
+            merged[key] = _over(value, under)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _judge_routes(written: object, profiles: Sequence[str], faults: _Faults) -> tuple[Route, ...]:
+    if not isinstance(written, list):
+        faults.add(("routes",), "must be a list of tables")
+        return ()
+    return tuple(
+        faults.judge(Route, ("routes", index), table, profiles)
+        for index, table in enumerate(written)
+    )
+
+
+def _judge_profiles(written: object, faults: _Faults) -> dict[str, _Profile]:
+    if not isinstance(written, dict):
+        faults.add(("profiles",), "must be a table")
+        return {}
+    if DEFAULT_PROFILE not in written:
+        faults.add(("profiles",), f"must hold a profile named {DEFAULT_PROFILE}")
+    for name in written:
+        if not _profile_name.fullmatch(name):
+            faults.add(
+                ("profiles", name), "its name stands in URLs, so it is made of A-Z a-z 0-9 _ and -"
+            )
+    return {name: faults.judge(_Profile, ("profiles", name), written[name]) for name in written}
+
+
+def _core_profile(name: str, table: _Profile) -> Profile:
+    knobs = table.loop_detection.model_dump(exclude={"enabled"})
+    return Profile(
+        name=name,
+        relay=table.relay,
+        live_trip=table.live_trip,
+        stream_idle_s=table.stream_idle_s,
+        call_timeout_s=table.call_timeout_s,
+        detection=Detection(
+            channels=table.channels,
+            frequency=FrequencyKnobs(**knobs) if table.loop_detection.enabled else None,
+        ),
+    )
+
+
+def _warnings(profile: Profile) -> Iterable[str]:
+    """What is armed as declared although it cannot do what it says."""
+    knobs = profile.detection.frequency
+    if knobs is None:
+        return
+    needed = knobs.min_offenders * (knobs.repeat_threshold + 1)
+    if needed > knobs.window_words:
+        left = "only the length backstop" if knobs.max_response_chars else "nothing"
+        yield (
+            f"profile `{profile.name}`: loop_detection.min_offenders: {knobs.min_offenders} words "
+            f"that each occur more than {knobs.repeat_threshold} times do not fit into "
+            f"window_words of {knobs.window_words}, so {left} can fire"
+        )
