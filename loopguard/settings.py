@@ -48,6 +48,7 @@ from loopguard.core.detection.frequency import FrequencyKnobs
 from loopguard.core.events import CHANNELS, Channel
 from loopguard.core.profile import LiveTrip, Profile, Relay
 from loopguard.core.retry import RetryPolicy
+from loopguard.core.text import one_line
 
 SHIPPED = Path(__file__).with_name("loopguard.toml")
 """The configuration that is read when none is named."""
@@ -84,7 +85,7 @@ class ConfigurationError(ValueError):
     """
 
     def __init__(self, faults: Iterable[str]) -> None:
-        self.faults = tuple(_one_line(fault) for fault in faults)
+        self.faults = tuple(one_line(fault) for fault in faults)
         super().__init__("\n".join(self.faults))
 
 
@@ -412,13 +413,6 @@ def _phrase(fault: ErrorDetails) -> str:
 
 def _dotted(path: Sequence[str | int]) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:]
-
-
-def _one_line(text: str) -> str:
-    """The text with everything escaped that could end a line or steer a terminal."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
 
 
 def _read_file(path: Path) -> dict[str, Any]:
