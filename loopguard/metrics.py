@@ -1,0 +1,205 @@
+"""What happened, counted: one method for each thing that happens.
+
+Every label is from a closed set but ``model``, which callers choose: the first ``MAX_MODELS``
+names have series of their own, the rest share ``other``. Nothing is labelled by caller, key or
+generation.
+"""
+
+from importlib.metadata import version
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+
+MAX_MODELS = 100
+"""A deployment uses a few dozen models; a caller that makes names up must not cost memory."""
+
+MAX_MODEL_CHARS = 100
+"""The longest names on the market have some 60; a longer one is counted as ``other``."""
+
+OTHER_MODELS = "other"
+
+_EXCHANGE_BUCKETS_S = (0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640, 1280)
+"""From a cached answer of a few words to the shipped ``exchange_timeout_s`` and its retries."""
+
+_FIRST_DELTA_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""From a small model to one that thinks for minutes and shows nothing of it."""
+
+_OWN_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
+"""Milliseconds are usual; what stands above 0.1 s is a fault of loopguard's own."""
+
+_ATTEMPTS_BUCKETS = (1, 2, 3, 4, 6, 8, 12)
+"""Each number up to the shipped ``max_attempts``, then budgets that an operator raised."""
+
+
+class Metrics:
+    """The series of one process, kept in the registry that is passed in."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._models: set[str] = set()
+        self._longest_stall_s = 0.0
+
+        ended = ("dialect", "profile", "outcome")
+        served = ("dialect", "profile")
+        looped = ("profile", "model")
+        self._exchanges = Counter(
+            "loopguard_exchanges", "Exchanges that ended.", ended, registry=registry
+        )
+        self._attempts = Counter(
+            "loopguard_attempts", "Upstream requests that ended.", ended, registry=registry
+        )
+        self._loop_aborts = Counter(
+            "loopguard_loop_aborts",
+            "Replies discarded because they looped.",
+            ("profile", "model", "rule", "channel"),
+            registry=registry,
+        )
+        self._loop_abort_words = Counter(
+            "loopguard_loop_abort_words", "Words thrown away with them.", looped, registry=registry
+        )
+        self._loop_abort_chars = Counter(
+            "loopguard_loop_abort_chars",
+            "Characters thrown away with them.",
+            looped,
+            registry=registry,
+        )
+        self._loop_exhausted = Counter(
+            "loopguard_loop_exhausted",
+            "Exchanges that failed because the model looped.",
+            looped,
+            registry=registry,
+        )
+        self._loop_memory_refusals = Counter(
+            "loopguard_loop_memory_refusals",
+            "Requests refused because the same one had just looped every time.",
+            registry=registry,
+        )
+        self._exchange_s = Histogram(
+            "loopguard_exchange_duration_seconds",
+            "From a caller's request to the end of its answer.",
+            served,
+            buckets=_EXCHANGE_BUCKETS_S,
+            registry=registry,
+        )
+        self._first_delta_s = Histogram(
+            "loopguard_first_delta_seconds",
+            "From an upstream request to the first delta that carries something.",
+            served,
+            buckets=_FIRST_DELTA_BUCKETS_S,
+            registry=registry,
+        )
+        self._exchange_attempts = Histogram(
+            "loopguard_exchange_attempts",
+            "Upstream requests that one exchange cost.",
+            served,
+            buckets=_ATTEMPTS_BUCKETS,
+            registry=registry,
+        )
+        self._own_s = Histogram(
+            "loopguard_own_seconds",
+            "What loopguard itself added to one exchange.",
+            served,
+            buckets=_OWN_BUCKETS_S,
+            registry=registry,
+        )
+        self._in_flight = Gauge(
+            "loopguard_exchanges_in_flight", "Exchanges that have not ended.", registry=registry
+        )
+        self._open_upstreams = Gauge(
+            "loopguard_open_upstreams", "Upstream responses that are open.", registry=registry
+        )
+        self._held_bytes = Gauge(
+            "loopguard_held_bytes", "Reply bytes held back from callers.", registry=registry
+        )
+        self._stall_s = Gauge(
+            "loopguard_event_loop_longest_stall_seconds",
+            "The longest time that the event loop did not turn, since the start.",
+            registry=registry,
+        )
+        Info("loopguard_build", "What is running.", registry=registry).info(
+            {"version": version("loopguard")}
+        )
+
+    def exchange_began(self) -> None:
+        """A caller's request was taken on."""
+        self._in_flight.inc()
+
+    def exchange_ended(  # noqa: PLR0913, PLR0917  the figures of one ending
+        self,
+        dialect: str,
+        profile: str,
+        outcome: str,
+        duration_s: float,
+        attempts: int,
+        own_time_s: float,
+    ) -> None:
+        """An exchange that had begun ended, whether or not the caller was still there.
+
+        Args:
+            dialect: the wire that the caller spoke.
+            profile: how it was served.
+            outcome: how it ended.
+            duration_s: seconds from the request to the end of the answer.
+            attempts: upstream requests that it cost.
+            own_time_s: seconds of those that were loopguard's own.
+        """
+        self._in_flight.dec()
+        self._exchanges.labels(dialect, profile, outcome).inc()
+        self._exchange_s.labels(dialect, profile).observe(duration_s)
+        self._exchange_attempts.labels(dialect, profile).observe(attempts)
+        self._own_s.labels(dialect, profile).observe(own_time_s)
+
+    def attempt_ended(self, dialect: str, profile: str, outcome: str) -> None:
+        """An upstream request ended."""
+        self._attempts.labels(dialect, profile, outcome).inc()
+
+    def first_delta(self, dialect: str, profile: str, wait_s: float) -> None:
+        """The first delta of an attempt came, so many seconds after its request."""
+        self._first_delta_s.labels(dialect, profile).observe(wait_s)
+
+    def tripped(  # noqa: PLR0913, PLR0917  the figures of one trip
+        self, profile: str, model: str, rule: str, channel: str, words: int, chars: int
+    ) -> None:
+        """A looping reply was discarded, with so many words and characters."""
+        model = self._counted(model)
+        self._loop_aborts.labels(profile, model, rule, channel).inc()
+        self._loop_abort_words.labels(profile, model).inc(words)
+        self._loop_abort_chars.labels(profile, model).inc(chars)
+
+    def loops_exhausted(self, profile: str, model: str) -> None:
+        """An exchange failed because the model looped."""
+        self._loop_exhausted.labels(profile, self._counted(model)).inc()
+
+    def loop_memory_refused(self) -> None:
+        """A request was refused because the same one had just looped every time."""
+        self._loop_memory_refusals.inc()
+
+    def upstream_opened(self) -> None:
+        """An upstream response was opened."""
+        self._open_upstreams.inc()
+
+    def upstream_closed(self) -> None:
+        """An upstream response that was open was closed."""
+        self._open_upstreams.dec()
+
+    def held(self, change_bytes: int) -> None:
+        """So many more bytes of replies are held back, or fewer where it is negative."""
+        self._held_bytes.inc(change_bytes)
+
+    def stalled_loop(self, stall_s: float) -> None:
+        """The event loop did not turn for so many seconds; the longest such time is kept."""
+        if stall_s > self._longest_stall_s:
+            self._longest_stall_s = stall_s
+            self._stall_s.set(stall_s)
+
+    def exposition(self) -> bytes:
+        """All series of the registry in Prometheus' text format, version 0.0.4."""
+        return generate_latest(self._registry)
+
+    def _counted(self, model: str) -> str:
+        """The name that a model is counted under."""
+        if model in self._models:
+            return model
+        if len(self._models) >= MAX_MODELS or len(model) > MAX_MODEL_CHARS:
+            return OTHER_MODELS
+        self._models.add(model)
+        return model

@@ -1,0 +1,142 @@
+"""The metrics: names, labels and figures as they are scraped."""
+
+from importlib.metadata import version
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from loopguard.metrics import MAX_MODEL_CHARS, MAX_MODELS, Metrics
+
+
+class Scraped:
+    """Metrics in a registry of their own, read through the text that is scraped."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics(CollectorRegistry())
+
+    def series(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+        return {
+            tuple(sorted(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(self.metrics.exposition().decode())
+            for sample in family.samples
+            if sample.name == name
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.series(name)[tuple(sorted(labels.items()))]
+
+
+@pytest.fixture
+def scraped():
+    return Scraped()
+
+
+def test_exchange(scraped):
+    """An exchange is counted by its ending, and its figures are observed."""
+    scraped.metrics.exchange_began()
+    scraped.metrics.exchange_began()
+    assert scraped.value("loopguard_exchanges_in_flight") == 2
+
+    scraped.metrics.exchange_ended(
+        "chat", "default", "completed", duration_s=12, attempts=3, own_time_s=0.004
+    )
+
+    served = {"dialect": "chat", "profile": "default"}
+    assert scraped.value("loopguard_exchanges_in_flight") == 1
+    assert scraped.value("loopguard_exchanges_total", **served, outcome="completed") == 1
+    for name, figure, below, above in (
+        ("loopguard_exchange_duration_seconds", 12, "10.0", "20.0"),
+        ("loopguard_exchange_attempts", 3, "2.0", "3.0"),
+        ("loopguard_own_seconds", 0.004, "0.0025", "0.005"),
+    ):
+        assert scraped.value(f"{name}_sum", **served) == figure
+        assert scraped.value(f"{name}_bucket", **served, le=below) == 0
+        assert scraped.value(f"{name}_bucket", **served, le=above) == 1
+
+
+def test_attempt(scraped):
+    """An attempt is counted by its ending, and its first delta is timed."""
+    scraped.metrics.first_delta("chat", "default", 0.7)
+    scraped.metrics.attempt_ended("chat", "default", "tripped")
+    scraped.metrics.attempt_ended("chat", "default", "completed")
+
+    served = {"dialect": "chat", "profile": "default"}
+    assert scraped.value("loopguard_attempts_total", **served, outcome="tripped") == 1
+    assert scraped.value("loopguard_attempts_total", **served, outcome="completed") == 1
+    assert scraped.value("loopguard_first_delta_seconds_sum", **served) == 0.7
+
+
+def test_loops(scraped):
+    """A discarded reply is counted once, with its words and characters."""
+    scraped.metrics.tripped("default", "a/b", "frequency", "content", 3065, 12261)
+    scraped.metrics.tripped("default", "a/b", "length", "content", 40000, 250001)
+    scraped.metrics.loops_exhausted("default", "a/b")
+    scraped.metrics.loop_memory_refused()
+
+    looped = {"profile": "default", "model": "a/b"}
+    aborts = "loopguard_loop_aborts_total"
+    assert scraped.value(aborts, **looped, rule="frequency", channel="content") == 1
+    assert scraped.value(aborts, **looped, rule="length", channel="content") == 1
+    assert scraped.value("loopguard_loop_abort_words_total", **looped) == 43065
+    assert scraped.value("loopguard_loop_abort_chars_total", **looped) == 262262
+    assert scraped.value("loopguard_loop_exhausted_total", **looped) == 1
+    assert scraped.value("loopguard_loop_memory_refusals_total") == 1
+
+
+def test_gauges(scraped):
+    """What is open and what is held goes up and down again."""
+    scraped.metrics.upstream_opened()
+    scraped.metrics.upstream_opened()
+    scraped.metrics.upstream_closed()
+    scraped.metrics.held(4096)
+    scraped.metrics.held(-1024)
+
+    assert scraped.value("loopguard_open_upstreams") == 1
+    assert scraped.value("loopguard_held_bytes") == 3072
+
+
+def test_longest_stall(scraped):
+    """Of the stalls of the event loop the longest is kept."""
+    for stall_s in (0.002, 0.5, 0.1):
+        scraped.metrics.stalled_loop(stall_s)
+
+    assert scraped.value("loopguard_event_loop_longest_stall_seconds") == 0.5
+
+
+def test_build(scraped):
+    """The version that is running is told."""
+    assert scraped.value("loopguard_build_info", version=version("loopguard")) == 1
+
+
+def test_models_are_bounded(scraped):
+    """The first names have series of their own, every further or overlong one is `other`."""
+    scraped.metrics.tripped("p", "x" * (MAX_MODEL_CHARS + 1), "frequency", "content", 1, 1)
+    for number in range(MAX_MODELS + 50):
+        scraped.metrics.tripped("p", f"m{number}", "frequency", "content", 1, 1)
+    scraped.metrics.tripped("p", "m0", "frequency", "content", 1, 1)
+    scraped.metrics.loops_exhausted("p", "late")
+
+    words = "loopguard_loop_abort_words_total"
+    assert len(scraped.series(words)) == MAX_MODELS + 1
+    assert scraped.value(words, profile="p", model="m0") == 2
+    assert scraped.value(words, profile="p", model=f"m{MAX_MODELS - 1}") == 1
+    assert scraped.value(words, profile="p", model="other") == 51
+    assert scraped.value("loopguard_loop_exhausted_total", profile="p", model="other") == 1
+
+
+def test_hostile_model(scraped):
+    """A model's name cannot add a line to what is scraped."""
+    name = 'a"} 1\nforged{x="'
+    scraped.metrics.loops_exhausted("p", name)
+
+    assert scraped.value("loopguard_loop_exhausted_total", profile="p", model=name) == 1
+    assert not scraped.series("forged")
+
+
+def test_registries_apart():
+    """Two sets of metrics in two registries know nothing of each other."""
+    one, other = Scraped(), Scraped()
+    one.metrics.loop_memory_refused()
+
+    assert other.value("loopguard_loop_memory_refusals_total") == 0
