@@ -29,6 +29,7 @@ COMMANDS = {
     "check-config": Command(
         "loopguard.check_config", "judge the configuration and print what it comes to"
     ),
+    "runaway": Command("loopguard.runaway", "serve a fake model that loops"),
 }
 
 
