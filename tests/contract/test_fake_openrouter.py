@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import openai
@@ -39,6 +40,7 @@ from tests.fake_openrouter import (
     stall,
     summary,
     thought,
+    unreachable,
     wait,
 )
 
@@ -402,6 +404,14 @@ def test_it_serves_a_test_that_blocks() -> None:
     ):
         reply = caller.chat.completions.create(**CHAT)
     assert reply.choices[0].message.content == "hello"
+
+
+def test_a_connection_to_the_unreachable_host_is_never_made() -> None:
+    """A caller of that host waits until its own patience ends."""
+    with unreachable() as base_url, socket.socket() as caller:
+        caller.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            caller.connect(("127.0.0.1", urlsplit(base_url).port))
 
 
 async def test_a_script_that_cannot_be_played_fails_the_test() -> None:

@@ -17,7 +17,7 @@ from tests.fake_openrouter.chat import (
     thought,
 )
 from tests.fake_openrouter.line import Connection, Line
-from tests.fake_openrouter.server import FakeOpenRouter, Request, in_thread
+from tests.fake_openrouter.server import FakeOpenRouter, Request, in_thread, unreachable
 from tests.fake_openrouter.steps import (
     Refusal,
     Step,
@@ -60,5 +60,6 @@ __all__ = [
     "stall",
     "summary",
     "thought",
+    "unreachable",
     "wait",
 ]

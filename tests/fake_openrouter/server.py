@@ -280,6 +280,16 @@ def in_thread(fake: FakeOpenRouter) -> Iterator[FakeOpenRouter]:
         loop.close()
 
 
+@contextlib.contextmanager
+def unreachable() -> Iterator[str]:
+    """The base URL of a host where every connection waits to be made, for ever."""
+    with socket.socket() as listener, socket.socket() as only_guest:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        only_guest.connect(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}{PREFIX}"
+
+
 class _WitnessedReader(asyncio.StreamReader):
     """A reader that tells its connection the moment the other side ends it."""
 

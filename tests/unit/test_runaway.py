@@ -19,7 +19,7 @@ from loopguard.runaway import ANSWER, UNIT, Record, Script, serving
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 SURVEY_CHARS = 300_048
-COMMAND = [sys.executable, "-c", "from loopguard.cli import main; raise SystemExit(main())"]
+COMMAND = [sys.executable, "-m", "loopguard"]
 
 
 @contextlib.asynccontextmanager
