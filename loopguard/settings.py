@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -31,6 +31,7 @@ from pydantic import (
     Field,
     SecretStr,
     Strict,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -40,7 +41,6 @@ from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
     SettingsConfigDict,
-    SettingsError,
 )
 
 from loopguard.core.detection.detector import Detection
@@ -141,10 +141,28 @@ _Secret: TypeAlias = Annotated[SecretStr, AfterValidator(_in_a_header)]
 _Text: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
+class _Variable(str):
+    """The text of an environment variable, which has no other way to write a number."""
+
+    __slots__ = ()
+
+
 class _Table(BaseModel):
     """A table of the configuration: frozen, nothing unknown, numbers written as numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_variable(cls, written: object, info: ValidationInfo) -> object:
+        """A variable's text as the type of its setting; unchanged where it is not of that type."""
+        if not isinstance(written, _Variable) or info.field_name is None:
+            return written
+        annotation = cast("type[Any]", cls.model_fields[info.field_name].annotation)
+        try:
+            return TypeAdapter(annotation).validate_python(written)
+        except ValidationError:
+            return str(written)
 
 
 class Server(_Table):
@@ -260,10 +278,10 @@ class _Profile(_Table):
 
 
 class _Tree(BaseSettings):
-    """The shape of the whole: by it the environment's texts are read as what they stand for."""
+    """The shape of the whole, by which names of variables are taken apart."""
 
     model_config = SettingsConfigDict(
-        env_prefix=_PREFIX, env_nested_delimiter=_BETWEEN, enable_decoding=False, strict=True
+        env_prefix=_PREFIX, env_nested_delimiter=_BETWEEN, enable_decoding=False
     )
 
     server: Server
@@ -314,9 +332,14 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> S
     declared = tree.get("profiles")
     names = tuple(declared) if isinstance(declared, dict) else ()
     faults = _Faults()
-    for variable, key in _read_names(environ, names, faults):
-        faults.origins[key] = variable
-        tree = _over(_read_variable(key, environ[variable], faults), tree)
+    variables = _read_names(environ, names, faults)
+    faults.origins.update(variables.items())
+    source = EnvSettingsSource(_Tree)
+    source.env_vars = {
+        _PREFIX.lower() + _BETWEEN.join(key): _Variable(environ[name])
+        for key, name in variables.items()
+    }
+    tree = _over(source(), tree)
 
     for unknown in sorted(tree.keys() - _Tree.model_fields.keys()):
         faults.add((unknown,), "unknown table")
@@ -426,10 +449,10 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _read_names(
     environ: Mapping[str, str], profiles: Sequence[str], faults: _Faults
-) -> list[tuple[str, tuple[str, ...]]]:
-    """The variables that are settings, each with its key; slips are noted as faults."""
+) -> dict[tuple[str, ...], str]:
+    """The keys that variables set, each with the variable's name; slips are noted as faults."""
     tables = _Tree.model_fields.keys()
-    settings = []
+    variables = {}
     for name in sorted(environ):
         if not name.startswith(_PREFIX) or not environ[name]:
             continue
@@ -447,19 +470,8 @@ def _read_names(
                 faults.add((name,), "must name exactly one profile of the file")
                 continue
             keys[0] = meant[0]
-        settings.append((name, (table, *keys)))
-    return settings
-
-
-def _read_variable(key: tuple[str, ...], text: str, faults: _Faults) -> dict[str, Any]:
-    """The tree that holds this key alone, its text read by the type that the key has."""
-    source = EnvSettingsSource(_Tree)
-    source.env_vars = {_PREFIX.lower() + _BETWEEN.join(key): text}
-    try:
-        return source()
-    except SettingsError:
-        faults.add(key, "cannot be read")
-        return {}
+        variables[table, *keys] = name
+    return variables
 
 
 def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
