@@ -4,7 +4,7 @@ A dialect turns each server-sent event of its wire into a few of these values. T
 tuples because one is built for every delta of every reply.
 """
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Channel: TypeAlias = Literal["content", "reasoning", "arguments"]
 """Where a model writes: its answer, its thinking, or the arguments of a tool call."""
@@ -34,6 +34,12 @@ class ArgumentsDelta(NamedTuple):
     call: int = 0
 
 
+class OtherDelta(NamedTuple):
+    """A piece of the reply that is no text: a call's name, an annotation, an image, a signature."""
+
+    choice: int = 0
+
+
 class Usage(NamedTuple):
     """What the upstream counted for the reply; ``cost_usd`` is None where it does not say."""
 
@@ -52,7 +58,7 @@ class Finish(NamedTuple):
 class GenerationId(NamedTuple):
     """The upstream's billed unit, told once a stream; model and provider as it names them."""
 
-    id: str
+    id: str | None
     model: str | None
     provider: str | None
 
@@ -76,9 +82,28 @@ Event: TypeAlias = (
     TextDelta
     | ReasoningDelta
     | ArgumentsDelta
+    | OtherDelta
     | Usage
     | Finish
     | GenerationId
     | UpstreamFault
     | Done
 )
+
+
+CARRYING = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta, OtherDelta})
+"""The events that carry something of the reply; the others frame it."""
+
+
+class Parsed(NamedTuple):
+    """What one event of the wire says.
+
+    Attributes:
+        events: in the order of the line.
+        chunk: the parsed JSON object, None for the sentinel.
+        usage_only: whether the line is there only because the usage was asked for.
+    """
+
+    events: list[Event]
+    chunk: dict[str, Any] | None
+    usage_only: bool = False

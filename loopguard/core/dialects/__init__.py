@@ -1,1 +1,81 @@
-"""The wires that replies come in: parse, hold, assemble, render an error."""
+"""The wires that replies come in.
+
+A dialect is a module that has what `Dialect` names, and one entry in `DIALECTS`. The exchange, the
+attempt and the relay know no dialect by its name.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from loopguard.core.dialects import chat
+from loopguard.core.events import GenerationId, Parsed, UpstreamFault
+from loopguard.core.plan import Plan
+from loopguard.core.retry import Refused
+from loopguard.errors import LoopguardError
+
+
+class StreamParser(Protocol):
+    """Reads one stream."""
+
+    def parse(self, data: bytes) -> Parsed:
+        """Read the data of one event.
+
+        Raises:
+            ValueError: it is not of the dialect.
+        """
+
+
+class HeldReply(Protocol):
+    """Keeps one reply until it has completed."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept, in bytes."""
+
+    def add(self, data: bytes, parsed: Parsed) -> None:
+        """Keep one event."""
+
+    def stream(self) -> Iterable[bytes]:
+        """The reply as a stream of few events, framed, carrying all that was added."""
+
+    def whole(self) -> dict[str, Any]:
+        """The reply as the object that the upstream answers without a stream."""
+
+
+class Dialect(Protocol):
+    """One wire: what its module has."""
+
+    @property
+    def NAME(self) -> str:  # noqa: N802 - a constant of the module
+        """The dialect's name, as metrics and logs say it."""
+
+    def plan(self, body: bytes, /) -> Plan:
+        """Turn the caller's request into the upstream's."""
+
+    def Parser(self) -> StreamParser:  # noqa: N802 - a class of the module
+        """Begin to read a stream."""
+
+    def Held(self, usage_asked: bool, /) -> HeldReply:  # noqa: N802, FBT001 - a class of the module
+        """Begin to keep a reply."""
+
+    def read_fault(self, error: object, /) -> UpstreamFault:
+        """Read an error object of the upstream."""
+
+    def error_body(self, error: LoopguardError, /) -> bytes:
+        """The body of an answer that is an error."""
+
+    def fault_body(self, fault: UpstreamFault, /) -> bytes:
+        """The body of an answer made of an error inside a stream."""
+
+    def error_event(self, error: LoopguardError, origin: GenerationId, created: int, /) -> bytes:
+        """The event that fails a stream."""
+
+    def refusal_event(self, refused: Refused, origin: GenerationId, created: int, /) -> bytes:
+        """The event that fails a stream with the upstream's own error."""
+
+    def finish_event(self, origin: GenerationId, created: int, /) -> bytes:
+        """The events that end a stream as if the reply had reached its output cap."""
+
+
+DIALECTS: Mapping[str, Dialect] = {"/chat/completions": chat}
+"""The guarded paths, below the prefix, and the dialect that each speaks."""

@@ -1,0 +1,73 @@
+"""The caller's body becomes the upstream's: asked for as a stream, with its usage.
+
+Nothing else is changed, and a body that already asks for both is sent on byte for byte. So the
+upstream's own answer to a bad request is the answer that the caller gets.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from loopguard.core import json_text
+from loopguard.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is sent upstream for one request, and how its caller wants the reply.
+
+    Attributes:
+        body: the upstream's request body, JSON in UTF-8.
+        stream: whether the caller asked for a stream.
+        usage_asked: whether the caller's stream is to carry the usage in a chunk of its own.
+        model: as the caller names it, None where it names none.
+    """
+
+    body: bytes
+    stream: bool
+    usage_asked: bool
+    model: str | None
+
+    def canonical(self) -> bytes:
+        """The request in one spelling, however it was written and however its reply is to come.
+
+        Two requests for the same reply, one streamed and one whole, have the same canonical form.
+        """
+        request = read_object(self.body)
+        request.pop("stream", None)
+        request.pop("stream_options", None)
+        return orjson.dumps(request, default=str, option=orjson.OPT_SORT_KEYS)
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Parse a request body.
+
+    Raises:
+        InvalidRequest: the body is not one JSON object.
+    """
+    try:
+        request = json_text.loads(body)
+    except ValueError:
+        raise InvalidRequest("the request body is not JSON") from None
+    if not isinstance(request, dict):
+        raise InvalidRequest("the request body is not a JSON object")
+    return request
+
+
+def asked_stream(request: dict[str, Any]) -> bool:
+    """Whether the caller wants a stream.
+
+    Raises:
+        InvalidRequest: ``stream`` is neither a boolean nor null.
+    """
+    stream = request.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise InvalidRequest("`stream` is not a boolean")
+    return bool(stream)
+
+
+def model_of(request: dict[str, Any]) -> str | None:
+    """The model that the request names."""
+    model = request.get("model")
+    return model if isinstance(model, str) else None

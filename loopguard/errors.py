@@ -1,0 +1,128 @@
+"""The whole error family: whose fault it is, whether asking again can help, which status it has.
+
+Every failure that loopguard itself answers with is one of these. The dialect of the exchange
+gives it its form (`loopguard.core.dialects`); nothing else builds an error body.
+"""
+
+from typing import ClassVar, Literal, TypeAlias
+
+Source: TypeAlias = Literal["caller", "upstream", "loopguard"]
+
+
+class LoopguardError(Exception):
+    """A failure of one exchange, told to its caller.
+
+    Attributes:
+        status: HTTP status, where the head has not left yet.
+        stream_code: the ``code`` of the error inside a stream whose head has left.
+        error_type: the failure's name, stable for programs.
+        source: whose fault it is.
+        retryable: whether the same request may succeed if it is sent again.
+        retry_after_s: seconds after which asking again makes sense, None where nothing is known.
+        details: figures for the caller, JSON values by name.
+    """
+
+    status: ClassVar[int]
+    error_type: ClassVar[str]
+    source: ClassVar[Source]
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        details: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.details = details or {}
+
+    @property
+    def stream_code(self) -> int:
+        """The error's code inside a stream: the status that it would have had."""
+        return self.status
+
+
+class InvalidRequest(LoopguardError):
+    """The caller's request cannot be served as it is."""
+
+    status = 400
+    error_type = "invalid_request"
+    source = "caller"
+
+
+class Unauthorized(LoopguardError):
+    """The caller presented none of the tokens that the operator gave out."""
+
+    status = 401
+    error_type = "authentication"
+    source = "caller"
+
+
+class PathNotFound(LoopguardError):
+    """The path names nothing below the upstream's prefix."""
+
+    status = 404
+    error_type = "not_found"
+    source = "caller"
+
+
+class BodyTooLarge(LoopguardError):
+    """The request's body exceeds the operator's limit."""
+
+    status = 413
+    error_type = "payload_too_large"
+    source = "caller"
+
+
+class Draining(LoopguardError):
+    """This process is about to end and takes no further exchange, or ends a running one."""
+
+    status = 503
+    error_type = "draining"
+    source = "loopguard"
+    retryable = True
+
+
+class InternalFault(LoopguardError):
+    """loopguard itself is at fault."""
+
+    status = 500
+    error_type = "server"
+    source = "loopguard"
+
+
+class UpstreamUnusable(LoopguardError):
+    """The upstream cannot be reached, broke off, or does not speak the dialect."""
+
+    status = 502
+    error_type = "upstream_unusable"
+    source = "upstream"
+    retryable = True
+
+
+class UpstreamTimeout(LoopguardError):
+    """The upstream fell silent or took longer than the operator allows."""
+
+    status = 504
+    error_type = "upstream_timeout"
+    source = "upstream"
+    retryable = True
+
+
+class ModelResponseLoop(LoopguardError):
+    """The model looped; asking again at once would loop, and be paid, again.
+
+    Inside a stream its code is 400: with 5xx some callers ask again many times (clients.md).
+    """
+
+    status = 502
+    error_type = "model_response_loop"
+    source = "upstream"
+
+    @property
+    def stream_code(self) -> int:
+        """400, not the status."""
+        return 400

@@ -1,0 +1,332 @@
+"""The chat dialect: read, hold, assemble, fail."""
+
+import json
+from typing import Any
+
+import pytest
+
+from loopguard.core import sse
+from loopguard.core.dialects import chat
+from loopguard.core.events import (
+    ArgumentsDelta,
+    Done,
+    Finish,
+    GenerationId,
+    OtherDelta,
+    Parsed,
+    ReasoningDelta,
+    TextDelta,
+    UpstreamFault,
+    Usage,
+)
+from loopguard.core.retry import Refused
+from loopguard.errors import ModelResponseLoop, UpstreamUnusable
+from tests.fake_openrouter import (
+    Message,
+    Reply,
+    ToolCall,
+    citation,
+    encrypted,
+    fault,
+    image,
+    summary,
+    thought,
+)
+
+REPLIES = {
+    "text": Reply("The good answer, with an emoji 😀 and more."),
+    "empty": Reply(""),
+    "2025": Reply("An older wire.", age=2025, usage_shape="bare"),
+    "usage without choices": Reply("Bedrock.", usage_shape="no_choices"),
+    "reasoning": Reply(Message("Yes.", reasoning=(thought("Let me think about it", "sig"),))),
+    "summary and blob": Reply(
+        Message("Yes.", reasoning=(summary("It was thought."), encrypted("A" * 300)))
+    ),
+    "two blobs": Reply(Message("Yes.", reasoning=(encrypted("A", "rs_1"), encrypted("B", "rs_2")))),
+    "tool calls": Reply(
+        Message(
+            tool_calls=(
+                ToolCall("read", '{"path": "a b c d e f"}', "call_1"),
+                ToolCall("write", '{"text": "one \\"two\\" three"}', "call_2"),
+            )
+        )
+    ),
+    "annotations": Reply(
+        Message("See it.", annotations=(citation("http://a"), citation("http://b")))
+    ),
+    "images": Reply(Message("A picture.", images=(image(), image()))),
+    "refusal": Reply(Message(refusal="I will not do that.")),
+    "logprobs": Reply(Message("One two three four five six.", logprobs=True)),
+    "choices": Reply(choices=(Message("first of two"), Message("second of two, longer"))),
+}
+
+
+def data_lines(stream: bytes) -> list[bytes]:
+    return [block.data for block in sse.Decoder(1 << 24).feed(stream) if block.data is not None]
+
+
+def hold(lines: list[bytes], *, usage_asked: bool = True) -> chat.Held:
+    parser, held = chat.Parser(), chat.Held(usage_asked)
+    for line in lines:
+        held.add(line, parser.parse(line))
+    return held
+
+
+def chunk(delta: Any = None, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": None}
+    return json.dumps({"id": "gen-1", "model": "m", "choices": [choice]} | more).encode()
+
+
+def events(*lines: bytes) -> list[Any]:
+    parser = chat.Parser()
+    return [event for line in lines for event in parser.parse(line).events]
+
+
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+def test_whole_is_the_upstreams_own(reply: Reply) -> None:
+    """A reply rebuilt from its stream is the object that the upstream answers without one."""
+    assert hold(data_lines(reply.stream("gen-1"))).whole() == reply.whole("gen-1")
+
+
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+def test_held_stream_is_the_same_reply(reply: Reply) -> None:
+    """A held stream, sent again in few events, is the same reply as the stream that came."""
+    lines = data_lines(reply.stream())
+    again = data_lines(b"".join(hold(lines).stream()))
+    assert again[-1] == chat.SENTINEL
+    assert len(again) <= len(lines)
+    assert chat.assemble(map(json.loads, again[:-1])) == chat.assemble(map(json.loads, lines[:-1]))
+
+
+def test_held_reply_is_as_large_as_its_text() -> None:
+    """A reply of many small deltas is kept at less than twice its text, in a few events."""
+    text = "A word and another. " * 5000
+    lines = data_lines(Reply(text, delta_chars=4).stream())
+    held = hold(lines)
+    assert held.size_bytes < 2 * len(text)
+    assert sum(1 for _ in held.stream()) < len(text) / 2000
+
+
+def test_interleaved_choices_are_held_as_small() -> None:
+    """Choices whose deltas take turns are kept as small as one."""
+    text = "A word and another. " * 1000
+    reply = Reply(choices=(Message(text), Message(text)), delta_chars=4)
+    assert hold(data_lines(reply.stream())).size_bytes < 3 * len(text)
+
+
+def test_running_clock_does_not_keep_chunks_apart() -> None:
+    """Chunks whose `created` runs are merged, and the first one's stands."""
+    lines = [chunk({"content": "x"}, created=number) for number in range(100)]
+    (event,) = data_lines(b"".join(hold(lines).stream()))
+    assert json.loads(event)["created"] == 0
+    assert json.loads(event)["choices"][0]["delta"]["content"] == "x" * 100
+
+
+def test_halves_of_an_emoji_are_joined() -> None:
+    """An emoji cut in two escapes, in a frame that orjson refuses as well, is held and whole."""
+    first = b'{"user":"\\ud83d","choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}'
+    second = first.replace(b'"content":"\\ud83d"', b'"content":"\\ude00"')
+    (event,) = data_lines(b"".join(hold([first, second]).stream()))
+    assert json.loads(event)["choices"][0]["delta"]["content"] == "😀"
+
+
+def test_usage_that_was_not_asked_for_is_not_sent_but_told() -> None:
+    """A chunk of nothing but usage reaches a whole reply, and no stream that did not ask for it."""
+    lines = data_lines(Reply("hello", usage_shape="no_choices").stream())
+    held = hold(lines, usage_asked=False)
+    sent = data_lines(b"".join(held.stream()))
+    assert all(json.loads(line)["choices"] for line in sent[:-1])
+    assert held.whole()["usage"]["cost"] == 0.008262
+
+
+def test_unknown_keys_arrive() -> None:
+    """Keys that no rule names are in the held stream and in the whole reply."""
+    lines = [
+        chunk({"content": "a", "mood": "calm"}, region="eu"),
+        chunk({"content": "b", "mood": "calm"}, region="eu", extra=None),
+        b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop","stop_reason":7}]}',
+    ]
+    whole = hold(lines).whole()
+    assert (whole["region"], whole["extra"]) == ("eu", None)
+    assert whole["choices"][0]["stop_reason"] == 7
+    assert whole["choices"][0]["message"]["mood"] == "calm"
+    assert whole["choices"][0]["message"]["content"] == "ab"
+
+
+def test_audio_is_joined() -> None:
+    """Audio arrives in pieces of its data and transcript."""
+    lines = [
+        chunk({"audio": {"id": "a1", "transcript": "Good "}}),
+        chunk({"audio": {"data": "AAAA", "transcript": "day"}}),
+        chunk({"audio": {"data": "BBBB", "expires_at": 9, "id": None}}),
+    ]
+    assert hold(lines).whole()["choices"][0]["message"]["audio"] == {
+        "id": "a1",
+        "transcript": "Good day",
+        "data": "AAAABBBB",
+        "expires_at": 9,
+    }
+
+
+def test_calls_without_an_index() -> None:
+    """A whole call without an index is a call of its own; a fragment belongs to the last."""
+    call = {"id": "c1", "function": {"name": "f", "arguments": "{"}}
+    lines = [
+        chunk({"tool_calls": [call]}),
+        chunk({"tool_calls": [{"function": {"arguments": "}"}}]}),
+        chunk({"tool_calls": [call | {"id": "c2"}, {"function": {"arguments": "]"}}]}),
+    ]
+    calls = hold(lines).whole()["choices"][0]["message"]["tool_calls"]
+    assert [(call["id"], call["function"]["arguments"]) for call in calls] == [
+        ("c1", "{}"),
+        ("c2", "{]"),
+    ]
+
+
+def test_error_after_content_is_the_choices() -> None:
+    """An error that came after part of a reply stands in the choice, as the upstream writes it."""
+    error = {"code": 400, "message": "Token limit reached"}
+    whole = hold(data_lines(Reply("part", fault=error).stream())[:-1]).whole()
+    assert whole["choices"][0]["finish_reason"] == "error"
+    assert whole["choices"][0]["error"] == error
+    assert whole["choices"][0]["message"]["content"] == "part"
+
+
+def test_debug_is_not_part_of_the_reply() -> None:
+    """What was echoed for debugging is not in the whole reply."""
+    assert (
+        "debug" not in hold([b'{"choices":[],"debug":{"body":1}}', chunk({"content": "a"})]).whole()
+    )
+
+
+def test_events_of_a_stream() -> None:
+    """A stream is read into its generation, deltas, finish, usage and sentinel, each once."""
+    lines = data_lines(Reply(Message("ab", reasoning="cd"), delta_chars=2).stream("gen-1"))
+    assert events(*lines) == [
+        GenerationId("gen-1", "openai/gpt-4o-mini", "OpenAI"),
+        ReasoningDelta("cd"),
+        TextDelta("ab"),
+        Finish("stop"),
+        Usage(254, 500, 0.008262),
+        Done(),
+    ]
+
+
+def test_other_channels() -> None:
+    """Arguments, refusals and reasoning under any of its names are read as text."""
+    assert events(
+        chunk({"tool_calls": [{"index": 1, "id": "c", "function": {"name": "f"}}]}),
+        chunk({"tool_calls": [{"index": 1, "function": {"arguments": '{"a"'}}]}),
+        chunk({"refusal": "No."}),
+        chunk({"reasoning_content": "Hm."}),
+        chunk({"reasoning_details": [{"type": "reasoning.summary", "summary": "Ah."}]}),
+        chunk({"reasoning_details": [{"type": "reasoning.encrypted", "data": "A"}]}),
+        chunk({"reasoning_details": [{"type": "reasoning.text", "text": "", "signature": ""}]}),
+        chunk({"content": "", "reasoning": None}),
+    )[1:] == [
+        OtherDelta(),
+        ArgumentsDelta('{"a"', 0, 1),
+        TextDelta("No."),
+        ReasoningDelta("Hm."),
+        ReasoningDelta("Ah."),
+        OtherDelta(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (fault(429, "slow down"), 429),
+        (fault("server_error", "odd"), 502),
+        (fault(7, "no status"), 502),
+        (fault(503, "overloaded", choices=False), 503),
+        (sse.encode(b'{"error":"in words","choices":[]}'), 502),
+        (sse.encode(b'{"choices":[{"index":0,"delta":{},"finish_reason":"error"}]}'), 502),
+        (sse.encode(b'{"choices":[{"delta":{},"error":{"code":504,"message":"x"}}]}'), 504),
+    ],
+)
+def test_errors_inside_a_stream(line: bytes, status: int) -> None:
+    """Every recorded shape of an error inside a stream is a fault with the status it stands for."""
+    (event,) = [event for event in events(*data_lines(line)) if isinstance(event, UpstreamFault)]
+    assert event.status == status
+    assert "message" in json.loads(chat.fault_body(event))["error"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b"[1]",
+        b'{"choices":7}',
+        b'{"choices":[7]}',
+        b'{"choices":[{"delta":7}]}',
+        b'{"choices":[{"index":"x","delta":{"content":"a"}}]}',
+        b'{"choices":[{"delta":{"content":["a"]}}]}',
+        b'{"choices":[{"delta":{"tool_calls":[{"function":7}]}}]}',
+        b'{"choices":[{"delta":{"reasoning_details":[7]}}]}',
+        b'{"choices":[{"delta":{"annotations":{}}}]}',
+        b'{"choices":[{"delta":{"audio":"x"}}]}',
+        b'{"choices":[{"delta":{},"logprobs":[1]}]}',
+        b'{"choices":[],"usage":{"cost":"much"}}',
+    ],
+)
+def test_what_is_no_chunk_is_refused(line: bytes) -> None:
+    """A data line that is neither the sentinel nor a chunk raises ValueError."""
+    with pytest.raises(ValueError):  # noqa: PT011 - the attempt knows no more either
+        chat.Parser().parse(line)
+
+
+def test_error_event_is_the_one_that_clients_take_as_a_failure() -> None:
+    """The event that fails a stream has the upstream's shape, code 400 and nothing after it."""
+    error = ModelResponseLoop("it looped", details={"attempts": 4})
+    (line,) = data_lines(chat.error_event(error, GenerationId("gen-1", "m", "P"), 7))
+    assert json.loads(line) == {
+        "id": "gen-1",
+        "object": "chat.completion.chunk",
+        "created": 7,
+        "model": "m",
+        "provider": "P",
+        "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
+        "error": {
+            "message": "it looped",
+            "code": 400,
+            "type": "model_response_loop",
+            "metadata": {"error_type": "model_response_loop", "attempts": 4},
+        },
+    }
+
+
+def test_error_body_has_the_status_as_its_code() -> None:
+    """The body of an answer that is an error repeats the answer's status."""
+    assert json.loads(chat.error_body(UpstreamUnusable("gone")))["error"]["code"] == 502
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"error":{"message":"busy","code":503}}', "busy"),
+        (b"<html>", "status 503"),
+        (b"{}", "503"),
+    ],
+)
+def test_refusal_inside_a_stream(body: bytes, message: str) -> None:
+    """The upstream's refusal, told inside a stream, is its own error where that can be read."""
+    event = chat.refusal_event(Refused(503, body), GenerationId("x", None, None), 7)
+    (line,) = data_lines(event)
+    error = json.loads(line)["error"]
+    assert error["code"] == 503
+    assert message in error["message"]
+
+
+def test_finish_event_looks_like_a_cap() -> None:
+    """A live reply that is finished instead of failed ends in `length` and the sentinel."""
+    line, sentinel = data_lines(chat.finish_event(GenerationId("gen-1", None, None), 7))
+    assert json.loads(line)["choices"][0]["finish_reason"] == "length"
+    assert sentinel == chat.SENTINEL
+
+
+def test_parsed_is_what_the_protocol_of_dialects_says() -> None:
+    """The sentinel has no chunk, and a usage chunk without choices says so."""
+    parser = chat.Parser()
+    assert parser.parse(chat.SENTINEL) == Parsed([Done()], None)
+    assert parser.parse(b'{"choices":[],"usage":{"prompt_tokens":1}}').usage_only
