@@ -17,7 +17,7 @@ from tests.fake_openrouter.chat import (
     thought,
 )
 from tests.fake_openrouter.line import Connection, Line
-from tests.fake_openrouter.server import FakeOpenRouter, Request, in_thread, unreachable
+from tests.fake_openrouter.server import Answer, FakeOpenRouter, Request, in_thread, unreachable
 from tests.fake_openrouter.steps import (
     Refusal,
     Step,
@@ -35,6 +35,7 @@ __all__ = [
     "DONE",
     "GENERATION_ID",
     "PROCESSING",
+    "Answer",
     "Connection",
     "FakeOpenRouter",
     "Line",
