@@ -26,6 +26,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "serve": Command("loopguard.serve", "serve callers until SIGTERM, then drain"),
     "check-config": Command(
         "loopguard.check_config", "judge the configuration and print what it comes to"
     ),

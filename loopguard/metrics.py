@@ -5,6 +5,7 @@ names have series of their own, the rest share ``other``. Nothing is labelled by
 generation.
 """
 
+from collections.abc import Callable
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
@@ -123,7 +124,7 @@ class Metrics:
         """A caller's request was taken on."""
         self._in_flight.inc()
 
-    def exchange_ended(  # noqa: PLR0913, PLR0917  the figures of one ending
+    def exchange_ended(  # noqa: PLR0917  the figures of one ending
         self,
         dialect: str,
         profile: str,
@@ -156,8 +157,8 @@ class Metrics:
         """The first delta of an attempt came, so many seconds after its request."""
         self._first_delta_s.labels(dialect, profile).observe(wait_s)
 
-    def tripped(  # noqa: PLR0913, PLR0917  the figures of one trip
-        self, profile: str, model: str, rule: str, channel: str, words: int, chars: int
+    def tripped(  # noqa: PLR0917  the figures of one trip
+        self, profile: str, model: str | None, rule: str, channel: str, words: int, chars: int
     ) -> None:
         """A looping reply was discarded, with so many words and characters."""
         model = self._counted(model)
@@ -165,7 +166,7 @@ class Metrics:
         self._loop_abort_words.labels(profile, model).inc(words)
         self._loop_abort_chars.labels(profile, model).inc(chars)
 
-    def loops_exhausted(self, profile: str, model: str) -> None:
+    def loops_exhausted(self, profile: str, model: str | None) -> None:
         """An exchange failed because the model looped."""
         self._loop_exhausted.labels(profile, self._counted(model)).inc()
 
@@ -181,9 +182,9 @@ class Metrics:
         """An upstream response that was open was closed."""
         self._open_upstreams.dec()
 
-    def held(self, change_bytes: int) -> None:
-        """So many more bytes of replies are held back, or fewer where it is negative."""
-        self._held_bytes.inc(change_bytes)
+    def watch_held_bytes(self, held_bytes: Callable[[], float]) -> None:
+        """Ask for the reply bytes that are held back whenever the series are read."""
+        self._held_bytes.set_function(held_bytes)
 
     def stalled_loop(self, stall_s: float) -> None:
         """The event loop did not turn for so many seconds; the longest such time is kept."""
@@ -195,8 +196,10 @@ class Metrics:
         """All series of the registry in Prometheus' text format, version 0.0.4."""
         return generate_latest(self._registry)
 
-    def _counted(self, model: str) -> str:
-        """The name that a model is counted under."""
+    def _counted(self, model: str | None) -> str:
+        """The name that a model is counted under; None is a request that names none."""
+        if model is None:
+            return OTHER_MODELS
         if model in self._models:
             return model
         if len(self._models) >= MAX_MODELS or len(model) > MAX_MODEL_CHARS:

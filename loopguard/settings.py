@@ -176,8 +176,8 @@ class Server(_Table):
         tuple[_Secret, ...], Strict(strict=False), BeforeValidator(_split)
     ] = ()
     max_body_bytes: _Bytes = 33_554_432
-    max_line_bytes: _Bytes = 1_048_576
-    max_held_bytes: _Bytes = 16_777_216
+    max_line_bytes: _Bytes = 16_777_216
+    max_held_bytes: _Bytes = 33_554_432
     drain_s: _Wait = 30.0
     keepalive_s: _Wait = 15.0
 
@@ -355,6 +355,12 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> S
             ("server", "client_tokens"),
             "needed, because upstream.api_key would pay for anyone who reaches server.host; "
             "or set server.host to 127.0.0.1, or leave upstream.api_key empty",
+        )
+    if server.client_tokens and not upstream.api_key:
+        faults.add(
+            ("upstream", "api_key"),
+            "needed with server.client_tokens: a caller who presents a token has no other place "
+            "for a key of the upstream",
         )
     if faults.lines:
         raise ConfigurationError(faults.lines)

@@ -1,4 +1,4 @@
-"""``loopguard check-config`` as the command that an operator runs."""
+"""What ``loopguard check-config`` and ``loopguard serve`` say of a configuration."""
 
 import tomllib
 
@@ -15,7 +15,7 @@ from tests.end_to_end.refusal_cases import (
 )
 
 # A command that starts with a configuration refuses the same ones, in the same words.
-COMMANDS = (("check-config",),)
+COMMANDS = (("check-config",), ("serve",))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])

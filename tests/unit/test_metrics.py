@@ -89,8 +89,7 @@ def test_gauges(scraped):
     scraped.metrics.upstream_opened()
     scraped.metrics.upstream_opened()
     scraped.metrics.upstream_closed()
-    scraped.metrics.held(4096)
-    scraped.metrics.held(-1024)
+    scraped.metrics.watch_held_bytes(lambda: 3072)
 
     assert scraped.value("loopguard_open_upstreams") == 1
     assert scraped.value("loopguard_held_bytes") == 3072

@@ -316,6 +316,12 @@ def test_open_relay(faults, read, host, refused):
     read(server + profile)
 
 
+def test_tokens_without_a_key(faults):
+    """Tokens for callers are refused without a key to replace them with."""
+    (line,) = faults('[server]\nclient_tokens = ["t0ken"]\n[profiles.default]\n')
+    assert line.startswith("upstream.api_key: needed with server.client_tokens")
+
+
 @pytest.mark.parametrize(
     ("min_offenders", "max_response_chars", "left"),
     [

@@ -1,0 +1,158 @@
+"""The composition root: the only file that builds objects and joins them."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from loopguard.core.detection.detector import describe
+from loopguard.metrics import Metrics
+from loopguard.proxy.admin import Admin
+from loopguard.proxy.exchange import Shared
+from loopguard.proxy.loop_memory import LoopMemory
+from loopguard.proxy.record import ExchangeRecord
+from loopguard.proxy.report import Report
+from loopguard.proxy.routes import Routes
+from loopguard.proxy.upstream import Upstream
+from loopguard.settings import Settings
+
+_log = logging.getLogger("loopguard")
+
+# Short enough to see a stall that a caller would feel, long enough to cost nothing.
+_STALL_PROBE_S = 0.05
+
+# A drained exchange has its last event written by then, unless its caller does not read.
+_FAREWELL_S = 2.0
+
+
+class Loopguard:
+    """The two listeners and all that serves them; an asynchronous context manager.
+
+    Args:
+        settings: the configuration.
+        on_exchange: further reader of the records of ended exchanges.
+
+    Attributes:
+        api_port: where callers are served, once entered.
+        admin_port: where operators look, once entered.
+    """
+
+    def __init__(
+        self, settings: Settings, on_exchange: Callable[[ExchangeRecord], None] | None = None
+    ) -> None:
+        self._settings = settings
+        self._on_exchange = on_exchange
+        self.api_port = 0
+        self.admin_port = 0
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            OSError: an address cannot be bound.
+        """
+        settings = self._settings
+        server = settings.server
+        self._metrics = Metrics(CollectorRegistry())
+        self._upstream = Upstream(
+            settings.upstream.base_url,
+            None
+            if settings.upstream.api_key is None
+            else settings.upstream.api_key.get_secret_value(),
+            settings.upstream.connect_timeout_s,
+            self._metrics,
+        )
+        shared = Shared(
+            upstream=self._upstream,
+            policy=settings.retry,
+            loop_memory=LoopMemory(settings.loop_memory.ttl_s, time.monotonic),
+            report=Report(self._metrics, self._on_exchange),
+            first_delta_timeout_s=settings.upstream.first_delta_timeout_s,
+            keepalive_s=server.keepalive_s,
+            max_event_bytes=server.max_line_bytes,
+            max_held_bytes=server.max_held_bytes,
+            draw=random.random,
+            sleep=asyncio.sleep,
+            wall_clock=time.time,
+        )
+        self._routes = Routes(
+            shared,
+            settings.profiles,
+            settings.routes,
+            [token.get_secret_value() for token in server.client_tokens],
+            server.drain_s,
+        )
+        self._metrics.watch_held_bytes(self._held_bytes)
+        api = web.Application(client_max_size=server.max_body_bytes)
+        api.router.add_route("*", "/{path:.*}", self._routes.handle)
+        admin = Admin(self._metrics, lambda: not self._routes.draining).application()
+        # The caller's leaving is noticed in silent phases too (lessons.md 1).
+        self._api = web.AppRunner(
+            api, handler_cancellation=True, access_log=None, shutdown_timeout=_FAREWELL_S
+        )
+        self._admin = web.AppRunner(admin, access_log=None, shutdown_timeout=_FAREWELL_S)
+        try:
+            self.api_port = await _listen(self._api, server.host, server.port)
+            self.admin_port = await _listen(self._admin, server.admin_host, server.admin_port)
+        except BaseException:
+            await self._close()
+            raise
+        self._stall_probe = asyncio.create_task(self._probe_stalls())
+        self._announce()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stall_probe.cancel()
+        await self._close()
+
+    async def _close(self) -> None:
+        await self._api.cleanup()
+        await self._admin.cleanup()
+        await self._upstream.__aexit__(None, None, None)
+
+    def _announce(self) -> None:
+        for warning in self._settings.warnings:
+            _log.warning(warning)
+        for name, profile in self._settings.profiles.items():
+            if sentence := describe(profile.detection):
+                _log.info("profile `%s`: %s", name, sentence)
+        _log.info(
+            "serving on %s:%d, for operators on %s:%d",
+            self._settings.server.host,
+            self.api_port,
+            self._settings.server.admin_host,
+            self.admin_port,
+        )
+
+    async def drain(self) -> None:
+        """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
+        _log.info("draining")
+        await self._routes.drain(self._settings.server.drain_s, _FAREWELL_S)
+
+    def _held_bytes(self) -> int:
+        return sum(exchange.held_bytes for exchange in self._routes.exchanges)
+
+    async def _probe_stalls(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            asleep_at = loop.time()
+            await asyncio.sleep(_STALL_PROBE_S)
+            self._metrics.stalled_loop(loop.time() - asleep_at - _STALL_PROBE_S)
+
+
+async def _listen(runner: web.AppRunner, host: str, port: int) -> int:
+    """Serve on an address and return the port, which the system chooses where it is 0."""
+    await runner.setup()
+    await web.TCPSite(runner, host, port).start()
+    return int(runner.addresses[0][1])

@@ -1,0 +1,1 @@
+"""The hot path: from the caller's request to the upstream's stream and back."""

@@ -1,0 +1,226 @@
+"""One upstream request: open, read, feed, act, close.
+
+The pump is `Attempt._pump`. What a piece of the stream means is decided in `Attempt._take`, which
+does no I/O; what follows from the attempt's end is decided in `loopguard.core.retry`.
+"""
+
+from time import perf_counter
+from typing import assert_never
+
+import aiohttp
+
+from loopguard.core import json_text, sse
+from loopguard.core.detection.detector import Detector
+from loopguard.core.dialects import Dialect
+from loopguard.core.events import (
+    CARRYING,
+    ArgumentsDelta,
+    Done,
+    Event,
+    Finish,
+    GenerationId,
+    OtherDelta,
+    ReasoningDelta,
+    TextDelta,
+    UpstreamFault,
+    Usage,
+)
+from loopguard.core.profile import Profile
+from loopguard.core.retry import Broken, Completed, Outcome, Refused, Stalled, Tripped
+from loopguard.proxy import headers as crossing
+from loopguard.proxy.clocks import Clocks
+from loopguard.proxy.relay import Relay
+from loopguard.proxy.upstream import Upstream
+
+_OK = 200
+
+# An error is a few hundred bytes; some providers add what their own upstream said.
+_MAX_REFUSAL_BYTES = 1_048_576
+
+
+class Attempt:
+    """One upstream request of an exchange, and what became of it.
+
+    Args:
+        profile: what the reply is watched for.
+        dialect: what the stream is written in.
+        relay: takes the reply.
+        clocks: end it when it takes too long.
+        max_event_bytes: bound of one event of the stream.
+
+    Attributes:
+        origin: what the stream says of itself, None before it does.
+        usage: what the upstream counted, None where it did not say.
+        first_delta_s: seconds to the first delta that carries something, None where none came.
+        own_time_s: seconds of the processor that loopguard spent on what came.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        dialect: Dialect,
+        relay: Relay,
+        clocks: Clocks,
+        max_event_bytes: int,
+    ) -> None:
+        self.relay = relay
+        self.clocks = clocks
+        self.detector = Detector(profile.detection)
+        self.origin: GenerationId | None = None
+        self.usage: Usage | None = None
+        self.first_delta_s: float | None = None
+        self.own_time_s = 0.0
+        self._dialect = dialect
+        self._decoder = sse.Decoder(max_event_bytes)
+        self._parser = dialect.Parser()
+        self._finished = False
+        self._began_at = perf_counter()
+
+    async def run(
+        self, upstream: Upstream, path: str, headers: crossing.Headers, body: bytes
+    ) -> Outcome:
+        """Make the request and read its reply to the end, or to where it is abandoned."""
+        try:
+            async with self.clocks:
+                response = await upstream.open("POST", path, headers, body)
+                try:
+                    outcome = await self._converse(response)
+                except BaseException:
+                    upstream.abandon(response)
+                    raise
+                if isinstance(outcome, Completed):
+                    upstream.finish(response)
+                else:
+                    upstream.abandon(response)
+                return outcome
+        except aiohttp.ClientError as error:
+            return self._ended(f"the upstream could not be used ({type(error).__name__})")
+        except TimeoutError:
+            expired = self.clocks.expired
+            if expired is None:
+                raise
+            # A reply whose finish was seen has come to its end, whatever is still missing.
+            if isinstance(expired, Stalled) and self._finished:
+                return Completed()
+            return expired
+
+    def _ended(self, reason: str) -> Outcome:
+        return Completed() if self._finished else Broken(reason)
+
+    async def _converse(self, response: aiohttp.ClientResponse) -> Outcome:
+        """Judge the head, then read the stream."""
+        if response.status != _OK:
+            return Refused(
+                response.status,
+                await _read_refusal(response),
+                tuple(crossing.to_caller(response.headers)),
+                crossing.retry_after_s(response.headers.getall("Retry-After", ())),
+            )
+        if response.content_type != "text/event-stream":
+            return await self._refuse_unstreamed(response)
+        self._identify(response.headers.get("X-Generation-Id"))
+        self.relay.begin(crossing.to_caller(response.headers))
+        return await self._pump(response)
+
+    async def _refuse_unstreamed(self, response: aiohttp.ClientResponse) -> Outcome:
+        """Judge a body that is no stream: an error under status 200, or another protocol."""
+        body = await _read_refusal(response)
+        try:
+            answer = json_text.loads(body)
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict) and answer.get("error"):
+            fault = self._dialect.read_fault(answer["error"])
+            return Refused(fault.status, body, tuple(crossing.to_caller(response.headers)))
+        return Broken("the upstream's answer is no event stream", retryable=False)
+
+    def _identify(self, generation_id: str | None) -> None:
+        if generation_id:
+            self.origin = GenerationId(generation_id, None, None)
+
+    async def _pump(self, response: aiohttp.ClientResponse) -> Outcome:
+        """Read, feed, act."""
+        while True:
+            chunk = await response.content.readany()
+            if not chunk:
+                return self._ended("the upstream ended its stream in the middle of the reply")
+            began_at = perf_counter()
+            outcome = self._take(chunk)
+            self.own_time_s += perf_counter() - began_at
+            if outcome is not None:
+                return outcome
+            self.clocks.caller_is_slow = True
+            await self.relay.flush(suspected=self.detector.suspected)
+            self.clocks.caller_is_slow = False
+
+    def _take(self, chunk: bytes) -> Outcome | None:
+        """Read what has come; say how the attempt ends if it ends here."""
+        carried = False
+        try:
+            for block in self._decoder.feed(chunk):
+                if block.data is None:
+                    self.relay.skip(block.raw)
+                    continue
+                parsed = self._parser.parse(block.data)
+                carries = False
+                outcome: Outcome | None = None
+                for event in parsed.events:
+                    carries = carries or type(event) in CARRYING
+                    outcome = self._judge(event) or outcome
+                if isinstance(outcome, Tripped):
+                    return outcome
+                carried = carried or carries
+                self.relay.take(block, parsed, carries=carries)
+                if outcome is not None:
+                    return outcome
+        except sse.EventTooLong as error:
+            return Broken(f"the upstream sent {error}", retryable=False)
+        except ValueError as error:
+            return Broken(f"the upstream does not keep to the protocol: {error}")
+        if carried:
+            self._progress()
+        if self.relay.overfull:
+            return Broken("the reply is larger than `max_held_bytes`", retryable=False)
+        return None
+
+    def _progress(self) -> None:
+        self.clocks.progress()
+        if self.first_delta_s is None:
+            self.first_delta_s = perf_counter() - self._began_at
+
+    def _judge(self, event: Event) -> Outcome | None:
+        """Take one event in; say how the attempt ends if it ends the attempt."""
+        trip = None
+        match event:
+            case TextDelta(text, choice):
+                trip = self.detector.feed("content", text, choice)
+            case ReasoningDelta(text, choice):
+                trip = self.detector.feed("reasoning", text, choice)
+            case ArgumentsDelta(text, choice, call):
+                trip = self.detector.feed("arguments", text, choice, call)
+            case OtherDelta():
+                pass
+            case GenerationId():
+                self.origin = event
+            case Usage():
+                self.usage = event
+            case Finish():
+                self._finished = True
+            case UpstreamFault(status):
+                return Refused(status, self._dialect.fault_body(event), in_stream=True)
+            case Done():
+                return Completed()
+            case _:
+                assert_never(event)
+        if trip is not None:
+            return Tripped(trip, self.detector.words, self.detector.chars)
+        return None
+
+
+async def _read_refusal(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > _MAX_REFUSAL_BYTES:
+            break
+    return bytes(body)

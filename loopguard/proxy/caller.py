@@ -1,0 +1,149 @@
+"""The caller's side of one exchange: its head, its bytes, and the comments that keep it open."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from math import ceil
+
+from aiohttp import web
+
+from loopguard.core import sse
+from loopguard.errors import Draining, LoopguardError
+
+_KEEP_ALIVE = sse.comment("loopguard keep-alive")
+
+# Nothing between us and the caller may store, change or collect a stream.
+_STREAM_HEADERS = (
+    ("Content-Type", "text/event-stream; charset=utf-8"),
+    ("Cache-Control", "no-cache, no-transform"),
+    ("X-Accel-Buffering", "no"),
+)
+_STREAM_HEADER_NAMES = frozenset(name.lower() for name, _ in _STREAM_HEADERS)
+
+
+class CallerGone(Exception):
+    """The caller's connection is closed."""
+
+
+class Caller:
+    """Answers one request, once.
+
+    Args:
+        request: the caller's.
+        keepalive_s: seconds without a byte after which an open stream gets a comment; 0 for none.
+            The head does not leave before the first one is due, so early failures keep their
+            status.
+    """
+
+    def __init__(self, request: web.Request, keepalive_s: float) -> None:
+        self._request = request
+        self._keepalive_s = keepalive_s
+        self._loop = asyncio.get_running_loop()
+        self._response: web.StreamResponse | None = None
+        self._opening = asyncio.Lock()
+        self._written_at = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
+
+    @property
+    def opened(self) -> bool:
+        """Whether the head of a stream has left."""
+        return self._response is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the caller's connection is closed."""
+        return self._request.transport is None or self._request.transport.is_closing()
+
+    async def write(self, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
+        """Write to the stream.
+
+        Args:
+            data: whole events.
+            headers: of the response, if its head has not left yet.
+
+        Raises:
+            CallerGone: the caller's connection is closed.
+        """
+        self._written_at = self._loop.time()
+        try:
+            response = self._response or await self._open(headers)
+            await response.write(data)
+        except ConnectionError:
+            raise CallerGone from None
+        self._written_at = self._loop.time()
+
+    async def _open(self, headers: Iterable[tuple[str, str]]) -> web.StreamResponse:
+        async with self._opening:
+            if self._response is None:
+                response = web.StreamResponse()
+                for name, value in headers:
+                    if name.lower() not in _STREAM_HEADER_NAMES:
+                        response.headers.add(name, value)
+                response.headers.extend(_STREAM_HEADERS)
+                await response.prepare(self._request)
+                self._response = response
+            return self._response
+
+    async def close(self) -> web.StreamResponse:
+        """End the stream."""
+        if self._response is None:
+            raise AssertionError("a stream that has not begun")
+        with contextlib.suppress(ConnectionError):
+            await self._response.write_eof()
+        return self._response
+
+    @contextmanager
+    def kept_alive(self) -> Iterator[None]:
+        """Send comments while nothing else is sent."""
+        if self._keepalive_s:
+            self._timer = self._loop.call_later(self._keepalive_s, self._look)
+        try:
+            yield
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._comment is not None:
+                self._comment.cancel()
+
+    def _look(self) -> None:
+        """Send a comment if one is due, and come back when the next one is."""
+        now = self._loop.time()
+        due_at = self._written_at + self._keepalive_s
+        if due_at <= now:
+            self._comment = self._loop.create_task(self._send_comment())
+            due_at = now + self._keepalive_s
+        self._timer = self._loop.call_at(due_at, self._look)
+
+    async def _send_comment(self) -> None:
+        # The exchange itself is cancelled when its caller leaves.
+        with contextlib.suppress(CallerGone):
+            await self.write(_KEEP_ALIVE)
+
+
+def error_headers(error: LoopguardError) -> list[tuple[str, str]]:
+    """The headers that say whether and when to ask again."""
+    headers = []
+    if error.retry_after_s is not None:
+        headers.append(("Retry-After", str(max(1, ceil(error.retry_after_s)))))
+    if not isinstance(error, Draining):
+        # An SDK that asked again by itself would multiply what the exchange has cost.
+        headers.append(("X-Should-Retry", "false"))
+    return headers
+
+
+def error_response(
+    error: LoopguardError, body: bytes, headers: Iterable[tuple[str, str]] = ()
+) -> web.Response:
+    """Answer with an error of ours.
+
+    Args:
+        error: the failure.
+        body: its body in the dialect of the request.
+        headers: further headers.
+    """
+    response = web.Response(status=error.status, body=body, content_type="application/json")
+    for name, value in (*headers, *error_headers(error)):
+        response.headers[name] = value
+    return response

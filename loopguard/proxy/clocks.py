@@ -1,0 +1,97 @@
+"""The time limits of one attempt, or of one wait between two.
+
+One timer serves all of them. It is armed for the limit that is due first; when it fires, it looks
+whether that limit has moved meanwhile and arms itself for what is due then. So a delta that
+restarts the idle clock costs one assignment, and no timer is touched on the way.
+
+A limit that is reached ends the body of ``async with clocks`` with TimeoutError; ``expired`` says
+which it was.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from loopguard.core.retry import Drained, Stalled, TimedOut
+
+
+class Clocks:
+    """Watches over the body of an ``async with``.
+
+    Args:
+        exchange_ends_at: time of the event loop at which the exchange is over.
+        exchange_timeout_s: its whole length.
+        call_timeout_s: seconds for the body, None for no limit of its own.
+        first_delta_timeout_s: seconds until the first delta that carries something.
+        stream_idle_s: seconds between two such deltas.
+    """
+
+    def __init__(
+        self,
+        exchange_ends_at: float,
+        exchange_timeout_s: float,
+        *,
+        call_timeout_s: float | None = None,
+        first_delta_timeout_s: float | None = None,
+        stream_idle_s: float | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._scope = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+        self._exchange_ends_at = exchange_ends_at
+        self._exchange_timeout_s = exchange_timeout_s
+        self._call_timeout_s = call_timeout_s
+        self._silence_s = first_delta_timeout_s
+        self._stream_idle_s = stream_idle_s
+        self._began_at = self._loop.time()
+        self._last_delta_at = self._began_at
+        self.expired: Stalled | TimedOut | Drained | None = None
+        self.caller_is_slow = False
+
+    async def __aenter__(self) -> Self:
+        await self._scope.__aenter__()
+        self._look()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._scope.__aexit__(kind, error, traceback)
+
+    def progress(self) -> None:
+        """Restart the idle clock: a delta that carries something has come."""
+        self._silence_s = self._stream_idle_s
+        self._last_delta_at = self._loop.time()
+
+    def drain(self) -> None:
+        """End the body now: this process cannot wait any longer."""
+        self._expire(Drained())
+
+    def _expire(self, outcome: Stalled | TimedOut | Drained) -> None:
+        if self.expired is None:
+            self.expired = outcome
+            self._scope.reschedule(self._loop.time())
+
+    def _look(self) -> None:
+        """End the body if a limit is reached, else come back when the next one is due."""
+        now = self._loop.time()
+        limits: list[tuple[float, Stalled | TimedOut]] = [
+            (self._exchange_ends_at, TimedOut("exchange", self._exchange_timeout_s))
+        ]
+        if self._call_timeout_s is not None:
+            ends_at = self._began_at + self._call_timeout_s
+            limits.append((ends_at, TimedOut("attempt", self._call_timeout_s)))
+        if self._silence_s is not None:
+            # While the caller does not take what there is, the upstream is not to blame.
+            since = now if self.caller_is_slow else self._last_delta_at
+            limits.append((since + self._silence_s, Stalled(self._silence_s)))
+        due_at, outcome = min(limits, key=lambda limit: limit[0])
+        if due_at <= now:
+            self._expire(outcome)
+        else:
+            self._timer = self._loop.call_at(due_at, self._look)

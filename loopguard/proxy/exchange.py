@@ -1,0 +1,342 @@
+"""One caller's request and what it is finally answered.
+
+The exchange makes attempts until `loopguard.core.retry.decide` says what to do with the last one.
+Everything that it tells its caller goes through `_deliver`, `_pass_refusal` or `_fail`.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from time import perf_counter
+
+from aiohttp import web
+
+from loopguard.core.dialects import Dialect
+from loopguard.core.events import GenerationId
+from loopguard.core.plan import Plan
+from loopguard.core.profile import Profile, Relay
+from loopguard.core.retry import (
+    Broken,
+    Deliver,
+    Departed,
+    GiveUp,
+    Outcome,
+    Refused,
+    Retry,
+    RetryPolicy,
+    Tripped,
+    conclude,
+    decide,
+)
+from loopguard.errors import LoopguardError, ModelResponseLoop
+from loopguard.proxy import headers as crossing
+from loopguard.proxy.attempt import Attempt
+from loopguard.proxy.caller import Caller, CallerGone, error_headers, error_response
+from loopguard.proxy.clocks import Clocks
+from loopguard.proxy.loop_memory import LoopMemory, digest
+from loopguard.proxy.record import AttemptRecord, ExchangeRecord, outcome_name
+from loopguard.proxy.relay import HeldRelay, LiveRelay
+from loopguard.proxy.report import Report
+from loopguard.proxy.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all exchanges share.
+
+    Attributes:
+        upstream: where attempts are made.
+        policy: the budget of an exchange.
+        loop_memory: what has looped lately.
+        report: told of every end.
+        first_delta_timeout_s: seconds that an attempt may take to its first delta.
+        keepalive_s: seconds of silence after which a stream gets a comment.
+        max_event_bytes: bound of one event of a stream.
+        max_held_bytes: bound of what is held of one reply.
+        draw: a random number of [0, 1), for the jitter.
+        sleep: waits, in seconds.
+        wall_clock: seconds since 1970.
+    """
+
+    upstream: Upstream
+    policy: RetryPolicy
+    loop_memory: LoopMemory
+    report: Report
+    first_delta_timeout_s: float
+    keepalive_s: float
+    max_event_bytes: int
+    max_held_bytes: int
+    draw: Callable[[], float]
+    sleep: Callable[[float], Awaitable[None]]
+    wall_clock: Callable[[], float]
+
+
+class Exchange:
+    """Serves one request of a guarded path.
+
+    Args:
+        shared: what it has in common with the others.
+        request: the caller's.
+        plan: what is sent upstream.
+        path: below the upstream's base URL, with its query.
+        dialect: of the path.
+        profile: how it is served.
+        relay: ``hold`` or ``live``, for a caller that asked for a stream.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        request: web.Request,
+        plan: Plan,
+        *,
+        path: str,
+        dialect: Dialect,
+        profile: Profile,
+        relay: Relay,
+    ) -> None:
+        self._shared = shared
+        self._headers = request.headers
+        self._path = path
+        self._dialect = dialect
+        self._profile = profile
+        self._live = plan.stream and relay == "live"
+        self._plan = plan
+        self._caller = Caller(request, shared.keepalive_s if plan.stream else 0)
+        self._outcomes: list[Outcome] = []
+        self._clocks: Clocks | None = None
+        self._attempt: Attempt | None = None
+        self._draining = False
+        self._ends_at = asyncio.get_running_loop().time() + shared.policy.exchange_timeout_s
+        self.record = ExchangeRecord(
+            exchange=uuid.uuid4().hex,
+            dialect=dialect.NAME,
+            profile=profile.name,
+            relay="live" if self._live else "hold",
+            stream=plan.stream,
+            model=plan.model,
+        )
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held of the last attempt's reply."""
+        return 0 if self._attempt is None else self._attempt.relay.held_bytes
+
+    @property
+    def _committed(self) -> bool:
+        """Whether a byte of a reply has reached the caller."""
+        return self._attempt is not None and self._attempt.relay.committed
+
+    def drain(self) -> None:
+        """End the exchange: this process cannot wait any longer."""
+        self._draining = True
+        if self._clocks is not None:
+            self._clocks.drain()
+
+    async def run(self) -> web.StreamResponse:
+        """Serve the request to its end, and report it whatever happens."""
+        began_at = perf_counter()
+        self._shared.report.exchange_began()
+        try:
+            with self._caller.kept_alive():
+                return await self._serve()
+        except (asyncio.CancelledError, CallerGone):
+            self.record.outcome = outcome_name(Departed())
+            raise
+        finally:
+            self.record.duration_s = perf_counter() - began_at
+            self._shared.report.exchange_ended(self.record)
+
+    async def _serve(self) -> web.StreamResponse:
+        """Make attempts until one of them decides."""
+        remembered = self._remembered_replies()
+        policy = replace(
+            self._shared.policy, max_attempts=self._shared.policy.max_attempts - remembered
+        )
+        if policy.max_attempts <= 0:
+            return await self._refuse_remembered()
+        for number in count(1):
+            attempt = self._attempt = self._new_attempt(number)
+            outcome = await self._run(attempt, number)
+            self._outcomes.append(outcome)
+            decision = decide(
+                outcome,
+                number,
+                policy,
+                committed=attempt.relay.committed,
+                left_s=self._ends_at - asyncio.get_running_loop().time(),
+                draw=self._shared.draw(),
+            )
+            match decision:
+                case Deliver():
+                    return await self._deliver(attempt, outcome)
+                case GiveUp():
+                    break
+                case Retry(after_s):
+                    if drained := await self._wait(after_s):
+                        self._outcomes.append(drained)
+                        break
+            if self._caller.gone:
+                raise CallerGone
+        return await self._give_up(attempt)
+
+    def _new_attempt(self, number: int) -> Attempt:
+        shared = self._shared
+        figures = replace(self.record.figures(), attempts=number)
+        relay = (
+            LiveRelay(self._caller, self._plan, figures, shared.max_held_bytes)
+            if self._live
+            else HeldRelay(self._caller, self._plan, figures, shared.max_held_bytes, self._dialect)
+        )
+        clocks = self._begin_clocks(
+            call_timeout_s=self._profile.call_timeout_s,
+            first_delta_timeout_s=shared.first_delta_timeout_s,
+            stream_idle_s=self._profile.stream_idle_s,
+        )
+        return Attempt(self._profile, self._dialect, relay, clocks, shared.max_event_bytes)
+
+    async def _run(self, attempt: Attempt, number: int) -> Outcome:
+        """Make an attempt and report its end, that by the caller's leaving included."""
+        began_at = perf_counter()
+        outcome: Outcome = Departed()
+        try:
+            outcome = await attempt.run(
+                self._shared.upstream, self._path, self._headers, self._plan.body
+            )
+        finally:
+            record = _record(attempt, number, outcome, perf_counter() - began_at)
+            self.record.attempts.append(record)
+            self.record.own_time_s += attempt.own_time_s
+            self._shared.report.attempt_ended(self.record, record)
+        return outcome
+
+    def _begin_clocks(self, **limits: float) -> Clocks:
+        self._clocks = Clocks(self._ends_at, self._shared.policy.exchange_timeout_s, **limits)
+        if self._draining:
+            self._clocks.drain()
+        return self._clocks
+
+    async def _wait(self, after_s: float) -> Outcome | None:
+        """Wait before the next attempt; say what ended the exchange meanwhile."""
+        clocks = self._begin_clocks()
+        try:
+            async with clocks:
+                await self._shared.sleep(after_s)
+        except TimeoutError:
+            return clocks.expired
+        return None
+
+    async def _deliver(self, attempt: Attempt, outcome: Outcome) -> web.StreamResponse:
+        """Give the caller what the last attempt brought."""
+        # An error that came after part of a reply is passed on with that part.
+        brought_nothing = isinstance(outcome, Refused) and (
+            not outcome.in_stream or attempt.first_delta_s is None
+        )
+        if isinstance(outcome, Refused) and brought_nothing:
+            return await self._pass_refusal(outcome)
+        self.record.outcome = outcome_name(outcome)
+        self.record.usage = attempt.usage
+        return await attempt.relay.deliver()
+
+    async def _give_up(self, attempt: Attempt) -> web.StreamResponse:
+        """Tell the caller why there is no reply."""
+        told = conclude(self._outcomes)
+        if isinstance(told, Refused):
+            return await self._deliver(attempt, told)
+        self.record.outcome = outcome_name(self._outcomes[-1])
+        if isinstance(told, ModelResponseLoop):
+            self.record.outcome = "looped"
+            self._remember(told)
+            self._shared.report.loops_exhausted(self.record)
+        return await self._fail(told)
+
+    async def _pass_refusal(self, refused: Refused) -> web.StreamResponse:
+        """Pass on the upstream's own error."""
+        self.record.outcome = outcome_name(refused)
+        self.record.status = refused.status
+        figures = self.record.figures()
+        if self._caller.opened:
+            event = self._dialect.refusal_event(refused, self._origin(), self._now())
+            await self._caller.write(figures.comment() + event)
+            return await self._caller.close()
+        response = web.Response(status=refused.status, body=refused.body)
+        for name, value in (*refused.headers, *figures.headers()):
+            response.headers.add(name, value)
+        if refused.retryable:
+            # The budget is spent: an SDK that asked again by itself would multiply it.
+            response.headers["X-Should-Retry"] = "false"
+        return response
+
+    async def _fail(self, error: LoopguardError) -> web.StreamResponse:
+        """Answer with an error of ours: in the stream where there is one, else by status.
+
+        A loop fails a stream inside it, even where the head has not left yet: callers take that
+        as a failure and ask only once (clients.md).
+        """
+        figures = self.record.figures()
+        in_stream = self._caller.opened or isinstance(error, ModelResponseLoop)
+        if not (self._plan.stream and in_stream):
+            self.record.status = error.status
+            return error_response(error, self._dialect.error_body(error), figures.headers())
+        if (
+            self._profile.live_trip == "finish"
+            and self._committed
+            and isinstance(error, ModelResponseLoop)
+        ):
+            ending = self._dialect.finish_event(self._origin(), self._now())
+        else:
+            ending = self._dialect.error_event(error, self._origin(), self._now())
+        headers = [*figures.headers(), *error_headers(error)]
+        await self._caller.write(figures.comment() + ending, headers)
+        return await self._caller.close()
+
+    def _origin(self) -> GenerationId:
+        """What an event of ours names as its generation: the one that the caller has seen."""
+        if self._attempt is not None and self._committed and self._attempt.origin is not None:
+            return self._attempt.origin
+        return GenerationId(f"loopguard-{self.record.exchange}", self._plan.model, None)
+
+    def _now(self) -> int:
+        return int(self._shared.wall_clock())
+
+    def _request_digest(self) -> bytes:
+        return digest(
+            self._dialect.NAME, self._plan.canonical(), crossing.credential(self._headers)
+        )
+
+    def _remembered_replies(self) -> int:
+        """Looping replies that this request has cost lately."""
+        memory = self._shared.loop_memory
+        return memory.replies(self._request_digest()) if len(memory) else 0
+
+    def _remember(self, error: ModelResponseLoop) -> None:
+        loops = sum(isinstance(outcome, Tripped) for outcome in self._outcomes)
+        self._shared.loop_memory.remember(self._request_digest(), error, loops)
+
+    async def _refuse_remembered(self) -> web.StreamResponse:
+        self.record.outcome = "remembered"
+        self._shared.report.loop_memory_refused()
+        return await self._fail(self._shared.loop_memory.refusal(self._request_digest()))
+
+
+def _record(attempt: Attempt, number: int, outcome: Outcome, duration_s: float) -> AttemptRecord:
+    origin = attempt.origin or GenerationId(None, None, None)
+    trip = outcome.trip if isinstance(outcome, Tripped) else None
+    return AttemptRecord(
+        attempt=number,
+        outcome=outcome_name(outcome),
+        words=attempt.detector.words,
+        chars=attempt.detector.chars,
+        duration_s=duration_s,
+        first_delta_s=attempt.first_delta_s,
+        generation=origin.id,
+        model=origin.model,
+        provider=origin.provider,
+        status=outcome.status if isinstance(outcome, Refused) else None,
+        reason=outcome.reason if isinstance(outcome, Broken) else None,
+        trip=trip.sentence if trip else None,
+        rule=trip.rule if trip else None,
+        channel=trip.channel if trip else None,
+    )

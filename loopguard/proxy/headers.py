@@ -1,0 +1,116 @@
+"""Which headers cross the proxy, in either direction."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from multidict import CIMultiDictProxy
+
+PROFILE = "X-Loopguard-Profile"
+RELAY = "X-Loopguard-Relay"
+RUN = "X-Loopguard-Run"
+
+# RFC 9110, section 7.6.1, and what older peers send in its stead.
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+# The body is framed anew, and always asked for as it is (lessons.md 15).
+_FRAMING = frozenset({"content-length", "content-encoding"})
+
+_NOT_UPSTREAM = _HOP_BY_HOP | _FRAMING | {"host", "accept-encoding", "expect"}
+
+# They speak of the upstream's host or of its CDN's view of one client, not of the reply.
+_OF_THE_UPSTREAM_HOST = frozenset(
+    {
+        "alt-svc",
+        "date",
+        "nel",
+        "report-to",
+        "server",
+        "set-cookie",
+        "strict-transport-security",
+    }
+)
+
+_CREDENTIALS = frozenset({"authorization", "x-api-key"})
+
+Headers = CIMultiDictProxy[str]
+
+
+def _crossing(headers: Headers, dropped: frozenset[str]) -> Iterator[tuple[str, str]]:
+    named = {
+        name.strip().lower()
+        for value in headers.getall("Connection", ())
+        for name in value.split(",")
+    }
+    for name, value in headers.items():
+        lowered = name.lower()
+        if lowered not in dropped and lowered not in named:
+            yield name, value
+
+
+def to_upstream(headers: Headers, api_key: str | None) -> list[tuple[str, str]]:
+    """The caller's headers as the upstream gets them.
+
+    Args:
+        headers: the caller's.
+        api_key: the operator's key, which then replaces the caller's credentials.
+    """
+    dropped = _NOT_UPSTREAM | _CREDENTIALS if api_key is not None else _NOT_UPSTREAM
+    kept = [
+        (name, value)
+        for name, value in _crossing(headers, dropped)
+        if not name.lower().startswith("x-loopguard-")
+    ]
+    kept.append(("Accept-Encoding", "identity"))
+    if api_key is not None:
+        kept.append(("Authorization", f"Bearer {api_key}"))
+    return kept
+
+
+def to_caller(headers: Headers, *, verbatim_body: bool = False) -> list[tuple[str, str]]:
+    """The upstream's headers as the caller gets them.
+
+    Args:
+        headers: the upstream's.
+        verbatim_body: whether the body's bytes are passed on as they come, so that the headers
+            that describe them stay true.
+    """
+    dropped = _HOP_BY_HOP | _OF_THE_UPSTREAM_HOST
+    if not verbatim_body:
+        dropped |= _FRAMING
+    return list(_crossing(headers, dropped))
+
+
+def credential(headers: Headers) -> str | None:
+    """What the caller presents: the bearer token, or an Anthropic client's ``x-api-key``."""
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return token.strip()
+    return headers.get("X-Api-Key")
+
+
+def retry_after_s(values: Iterable[str], now: datetime | None = None) -> float | None:
+    """Read a ``Retry-After``: seconds, or a date. None where there is none that can be read."""
+    for value in values:
+        try:
+            return max(0.0, float(value))
+        except ValueError:
+            pass
+        try:
+            moment = parsedate_to_datetime(value)
+        except ValueError:
+            continue
+        return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
+    return None

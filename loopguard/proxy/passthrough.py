@@ -1,0 +1,48 @@
+"""Every path that is not guarded goes through untouched, streaming both ways."""
+
+import aiohttp
+from aiohttp import web
+
+from loopguard.errors import UpstreamUnusable
+from loopguard.proxy import headers as crossing
+from loopguard.proxy.upstream import Upstream
+
+
+async def pass_through(request: web.Request, upstream: Upstream, path: str) -> web.StreamResponse:
+    """Send the request on and its response back, as they come.
+
+    Args:
+        request: the caller's.
+        upstream: where to.
+        path: below the base URL, with its query.
+
+    Raises:
+        UpstreamUnusable: the upstream cannot be reached, or broke off before its head.
+    """
+    body = request.content.iter_any() if request.can_read_body else None
+    # A body that came compressed is unpacked by then, so its length is not the one announced.
+    length = None if "Content-Encoding" in request.headers else request.content_length
+    try:
+        response = await upstream.open(
+            request.method, path, request.headers, body, length_bytes=length, decompress=False
+        )
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise UpstreamUnusable(f"the upstream could not be used ({type(error).__name__})") from None
+    try:
+        answer = web.StreamResponse(status=response.status, reason=response.reason)
+        for name, value in crossing.to_caller(response.headers, verbatim_body=True):
+            answer.headers.add(name, value)
+        await answer.prepare(request)
+        async for chunk in response.content.iter_any():
+            await answer.write(chunk)
+    except aiohttp.ClientError:
+        # Whichever side broke off: the caller must not take what came for the whole.
+        upstream.abandon(response)
+        if request.transport is not None:
+            request.transport.abort()
+        return answer
+    except BaseException:
+        upstream.abandon(response)
+        raise
+    upstream.finish(response)
+    return answer

@@ -1,0 +1,194 @@
+"""What becomes of a reply while it arrives: sent on, or kept until it has completed.
+
+`LiveRelay` sends the upstream's bytes on as they came. Nothing leaves before the first delta that
+carries something, nor while the reply is suspected of looping; so what trips early is retried
+invisibly. `HeldRelay` keeps the whole reply; a caller that asked for a stream gets it in few
+events, one that asked for none gets the object.
+
+Each attempt has a relay of its own, so nothing of a discarded attempt can leave with the next.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from aiohttp import web
+
+from loopguard.core import json_text, sse
+from loopguard.core.dialects import Dialect
+from loopguard.core.events import Parsed
+from loopguard.core.plan import Plan
+from loopguard.proxy.caller import Caller
+
+# Pieces of a held reply are joined to writes of this size: one system call carries many events,
+# and a slow caller's backlog stays small.
+_WRITE_BYTES = 65_536
+
+ResponseHeaders: TypeAlias = Iterable[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What an exchange has cost so far, as its response tells it."""
+
+    attempts: int
+    loop_aborts: int = 0
+    loop_abort_words: int = 0
+    loop_abort_chars: int = 0
+
+    def _named(self) -> Iterable[tuple[str, int]]:
+        yield "Attempts", self.attempts
+        if self.loop_aborts:
+            yield "Loop-Aborts", self.loop_aborts
+            yield "Loop-Abort-Words", self.loop_abort_words
+            yield "Loop-Abort-Chars", self.loop_abort_chars
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The response headers."""
+        return [(f"X-Loopguard-{name}", str(value)) for name, value in self._named()]
+
+    def comment(self) -> bytes:
+        """The comment that says the same inside a stream; none where there is nothing to tell."""
+        if self.attempts == 1 and not self.loop_aborts:
+            return b""
+        said = " ".join(f"{name.lower()}={value}" for name, value in self._named())
+        return sse.comment(f"loopguard {said}")
+
+
+class LiveRelay:
+    """Sends a reply on as it arrives.
+
+    Args:
+        caller: whom to.
+        plan: what was asked for.
+        figures: of the attempts before this one.
+        max_held_bytes: bound of what is held back under suspicion; past it the bytes leave.
+    """
+
+    def __init__(self, caller: Caller, plan: Plan, figures: Figures, max_held_bytes: int) -> None:
+        self._caller = caller
+        self._usage_asked = plan.usage_asked
+        self._figures = figures
+        self._max_held_bytes = max_held_bytes
+        self._headers: ResponseHeaders = ()
+        self._waiting: list[bytes] = []
+        self._carries = False
+        self.held_bytes = 0
+        self.committed = False
+
+    def begin(self, headers: ResponseHeaders) -> None:
+        """Take the headers of the upstream's response."""
+        self._headers = [*headers, *self._figures.headers()]
+
+    def skip(self, raw: bytes) -> None:
+        """Take a block without data: a comment."""
+        self._wait(raw)
+
+    def take(self, block: sse.Block, parsed: Parsed, *, carries: bool) -> None:
+        """Take an event, which may carry something of the reply."""
+        if parsed.usage_only and not self._usage_asked:
+            return
+        self._carries = self._carries or carries
+        self._wait(block.raw)
+
+    def _wait(self, raw: bytes) -> None:
+        self._waiting.append(raw)
+        self.held_bytes += len(raw)
+
+    async def flush(self, *, suspected: bool) -> None:
+        """Send on what has arrived, unless nothing of the reply is there yet or it is suspected."""
+        if not self._waiting or not self._carries:
+            return
+        if suspected and self.held_bytes <= self._max_held_bytes:
+            return
+        await self._send()
+
+    async def _send(self) -> None:
+        if not self.committed:
+            self._waiting.insert(0, self._figures.comment())
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        self.held_bytes = 0
+        self.committed = True
+        await self._caller.write(data, self._headers)
+
+    @property
+    def overfull(self) -> bool:
+        """Never: what waits is sent on instead."""
+        return False
+
+    async def deliver(self) -> web.StreamResponse:
+        """Send the rest and end the stream."""
+        if self._waiting or not self.committed:
+            await self._send()
+        return await self._caller.close()
+
+
+class HeldRelay:
+    """Keeps a reply until it has completed.
+
+    Args:
+        caller: whom it is for.
+        plan: what was asked for.
+        figures: of the attempts before this one.
+        max_held_bytes: bound of what is kept.
+        dialect: keeps and assembles.
+    """
+
+    committed = False
+
+    def __init__(
+        self, caller: Caller, plan: Plan, figures: Figures, max_held_bytes: int, dialect: Dialect
+    ) -> None:
+        self._caller = caller
+        self._stream = plan.stream
+        self._figures = figures
+        self._max_held_bytes = max_held_bytes
+        self._headers: ResponseHeaders = ()
+        self._held = dialect.Held(plan.usage_asked or not plan.stream)
+
+    def begin(self, headers: ResponseHeaders) -> None:
+        """Take the headers of the upstream's response."""
+        self._headers = [*headers, *self._figures.headers()]
+
+    def skip(self, raw: bytes) -> None:
+        """Comments are not kept."""
+
+    def take(self, block: sse.Block, parsed: Parsed, *, carries: bool) -> None:  # noqa: ARG002
+        """Take an event."""
+        if block.data is not None:
+            self._held.add(block.data, parsed)
+
+    async def flush(self, *, suspected: bool) -> None:
+        """Nothing leaves yet."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept."""
+        return self._held.size_bytes
+
+    @property
+    def overfull(self) -> bool:
+        """Whether more is kept than may be."""
+        return self.held_bytes > self._max_held_bytes
+
+    async def deliver(self) -> web.StreamResponse:
+        """Give the caller the reply."""
+        if not self._stream:
+            body = json_text.dumps(self._held.whole())
+            response = web.Response(body=body, content_type="application/json")
+            for name, value in self._headers:
+                if name.lower() != "content-type":
+                    response.headers.add(name, value)
+            return response
+        batch = bytearray(self._figures.comment())
+        for event in self._held.stream():
+            batch += event
+            if len(batch) >= _WRITE_BYTES:
+                await self._caller.write(bytes(batch), self._headers)
+                batch.clear()
+        await self._caller.write(bytes(batch), self._headers)
+        return await self._caller.close()
+
+
+Relay: TypeAlias = LiveRelay | HeldRelay

@@ -1,0 +1,77 @@
+"""Tells metrics and the log what has happened."""
+
+import logging
+from collections.abc import Callable
+
+from loopguard.metrics import Metrics
+from loopguard.proxy.record import AttemptRecord, ExchangeRecord
+
+_log = logging.getLogger("loopguard")
+
+
+class Report:
+    """Takes every end of an attempt and of an exchange.
+
+    Args:
+        metrics: what is counted.
+        on_exchange: further readers of the records of ended exchanges.
+    """
+
+    def __init__(
+        self, metrics: Metrics, on_exchange: Callable[[ExchangeRecord], None] | None = None
+    ) -> None:
+        self._metrics = metrics
+        self._on_exchange = on_exchange
+
+    def exchange_began(self) -> None:
+        """An exchange has begun."""
+        self._metrics.exchange_began()
+
+    def attempt_ended(self, exchange: ExchangeRecord, attempt: AttemptRecord) -> None:
+        """An attempt has ended; what it discarded is counted at once."""
+        metrics = self._metrics
+        metrics.attempt_ended(exchange.dialect, exchange.profile, attempt.outcome)
+        if attempt.first_delta_s is not None:
+            metrics.first_delta(exchange.dialect, exchange.profile, attempt.first_delta_s)
+        if attempt.rule is not None and attempt.channel is not None:
+            metrics.tripped(
+                exchange.profile,
+                exchange.model,
+                attempt.rule,
+                attempt.channel,
+                attempt.words,
+                attempt.chars,
+            )
+
+    def loops_exhausted(self, exchange: ExchangeRecord) -> None:
+        """An exchange failed because its model looped."""
+        self._metrics.loops_exhausted(exchange.profile, exchange.model)
+
+    def loop_memory_refused(self) -> None:
+        """A request was refused because it has looped lately."""
+        self._metrics.loop_memory_refused()
+
+    def exchange_ended(self, exchange: ExchangeRecord) -> None:
+        """An exchange has ended, whoever ended it."""
+        figures = exchange.figures()
+        self._metrics.exchange_ended(
+            exchange.dialect,
+            exchange.profile,
+            exchange.outcome,
+            exchange.duration_s,
+            figures.attempts,
+            exchange.own_time_s,
+        )
+        _log.info("exchange", extra={"fields": exchange.fields()})
+        if exchange.outcome == "completed" and figures.loop_aborts:
+            _log.warning(
+                "loop detection discarded %d looping model responses on exchange %s before one "
+                "completed, throwing away %d words of generated output (%d characters); it was "
+                "all paid for and none of it reached the caller",
+                figures.loop_aborts,
+                exchange.exchange,
+                figures.loop_abort_words,
+                figures.loop_abort_chars,
+            )
+        if self._on_exchange is not None:
+            self._on_exchange(exchange)

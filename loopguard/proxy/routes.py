@@ -1,0 +1,180 @@
+"""From a request's path to what serves it: the guard, or the plain way through.
+
+A path is matched in its plainest spelling, so that no spelling of a guarded path that the upstream
+might understand gets past the guard.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from urllib.parse import unquote
+
+from aiohttp import web
+
+from loopguard.core.dialects import DIALECTS, chat
+from loopguard.core.profile import Profile, Relay
+from loopguard.errors import (
+    BodyTooLarge,
+    Draining,
+    InternalFault,
+    InvalidRequest,
+    LoopguardError,
+    PathNotFound,
+    Unauthorized,
+)
+from loopguard.proxy import headers as crossing
+from loopguard.proxy.caller import CallerGone, error_response
+from loopguard.proxy.exchange import Exchange, Shared
+from loopguard.proxy.passthrough import pass_through
+from loopguard.settings import DEFAULT_PROFILE, Route
+
+_log = logging.getLogger("loopguard")
+
+_PATH = re.compile(r"(?:/profiles/(?P<profile>[^/]*))?(?:/api)?/v1(?P<rest>/.*)")
+
+
+class Routes:
+    """Serves every request of the API listener.
+
+    Args:
+        shared: what all exchanges share.
+        profiles: by name, one of them ``default``.
+        routes: the first whose glob matches the model names the profile.
+        client_tokens: what a caller must present one of; none asked for where it is empty.
+        drain_s: told to callers that come while the process is ending.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        profiles: Mapping[str, Profile],
+        routes: Sequence[Route],
+        client_tokens: Iterable[str],
+        drain_s: float,
+    ) -> None:
+        self._shared = shared
+        self._profiles = profiles
+        self._routes = routes
+        self._client_tokens = [token.encode() for token in client_tokens]
+        self._drain_s = drain_s
+        self.exchanges: set[Exchange] = set()
+        self.draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Serve one request; every refusal has the API's own shape."""
+        try:
+            return await self._serve(request)
+        except web.HTTPRequestEntityTooLarge:
+            refusal: LoopguardError = BodyTooLarge(
+                f"the request body exceeds {request.client_max_size} bytes"
+            )
+        except LoopguardError as error:
+            refusal = error
+        except CallerGone:
+            return web.Response()
+        except Exception:  # noqa: BLE001 - the caller is told, in the API's shape
+            # A traceback holds names and line numbers, no value of the request or the reply.
+            _log.exception("a fault of loopguard's own")
+            refusal = InternalFault("loopguard has failed on this request")
+        return error_response(refusal, chat.error_body(refusal))
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
+        self._authorize(request)
+        if self.draining:
+            raise Draining("loopguard is restarting", retry_after_s=self._drain_s)
+        raw_path, _, query = request.raw_path.partition("?")
+        match = _PATH.fullmatch(raw_path)
+        if match is None:
+            raise PathNotFound("no such path; the API begins at /v1 or /api/v1")
+        profile_name, rest = match["profile"], match["rest"]
+        plain = _plainest(rest)
+        query = f"?{query}" if query else ""
+        dialect = DIALECTS.get(plain) if request.method == "POST" else None
+        if dialect is None:
+            return await pass_through(request, self._shared.upstream, rest + query)
+        plan = dialect.plan(await request.read())
+        profile = self._profile(profile_name, request, plan.model)
+        exchange = Exchange(
+            self._shared,
+            request,
+            plan,
+            path=plain + query,
+            dialect=dialect,
+            profile=profile,
+            relay=_relay(request, profile),
+        )
+        self.exchanges.add(exchange)
+        self._idle.clear()
+        try:
+            return await exchange.run()
+        finally:
+            self.exchanges.discard(exchange)
+            if not self.exchanges:
+                self._idle.set()
+
+    async def drain(self, limit_s: float, farewell_s: float) -> None:
+        """Refuse what comes, let the running exchanges end, and end the rest.
+
+        Args:
+            limit_s: seconds that they may take.
+            farewell_s: seconds that those which are ended may take to say so.
+        """
+        self.draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), limit_s)
+        for exchange in list(self.exchanges):
+            exchange.drain()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), farewell_s)
+
+    def _authorize(self, request: web.Request) -> None:
+        if not self._client_tokens:
+            return
+        presented = (crossing.credential(request.headers) or "").encode(errors="surrogateescape")
+        # Every token is compared, and each in constant time, so that timing tells nothing.
+        if not sum(hmac.compare_digest(presented, token) for token in self._client_tokens):
+            raise Unauthorized("present one of loopguard's client tokens as the bearer token")
+
+    def _profile(self, named: str | None, request: web.Request, model: str | None) -> Profile:
+        """Choose by path, then header, then route."""
+        if named is not None and named not in self._profiles:
+            raise PathNotFound("the profile that the path names does not exist")
+        name = named or request.headers.get(crossing.PROFILE)
+        if name is None:
+            matching = (
+                route.profile for route in self._routes if fnmatchcase(model or "", route.model)
+            )
+            name = next(matching, DEFAULT_PROFILE)
+        if name not in self._profiles:
+            raise InvalidRequest(f"the profile that {crossing.PROFILE} names does not exist")
+        return self._profiles[name]
+
+
+def _relay(request: web.Request, profile: Profile) -> Relay:
+    match request.headers.get(crossing.RELAY):
+        case None:
+            return profile.relay
+        case "hold":
+            return "hold"
+        case "live":
+            return "live"
+        case _:
+            raise InvalidRequest(f"{crossing.RELAY} is neither `hold` nor `live`")
+
+
+def _plainest(path: str) -> str:
+    """The path decoded, without doubled or closing slashes.
+
+    Raises:
+        PathNotFound: it would leave the prefix.
+    """
+    segments = [segment for segment in re.split(r"[/\\]", unquote(path)) if segment]
+    if any(segment in (".", "..") for segment in segments):
+        raise PathNotFound("the path has segments that lead out of the API")
+    return "/" + "/".join(segments)

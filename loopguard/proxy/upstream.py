@@ -1,0 +1,103 @@
+"""The connection to OpenRouter: where it is, with which key, and how a connection is given up."""
+
+from collections.abc import AsyncIterable
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from yarl import URL
+
+from loopguard.metrics import Metrics
+from loopguard.proxy import headers as crossing
+
+
+class Upstream:
+    """Opens requests below the upstream's base URL.
+
+    Args:
+        base_url: the prefix that stands for the caller's ``/v1``.
+        api_key: the operator's key; None to pass on the caller's own.
+        connect_timeout_s: seconds for name, TCP and TLS.
+        metrics: counts the requests that are open.
+    """
+
+    def __init__(
+        self, base_url: str, api_key: str | None, connect_timeout_s: float, metrics: Metrics
+    ) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._api_key = api_key
+        self._metrics = metrics
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            # Every other limit is of the exchange (loopguard.proxy.clocks): a timer of aiohttp's
+            # would be armed anew at every read.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+            trust_env=True,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._session.close()
+
+    async def open(
+        self,
+        method: str,
+        path: str,
+        headers: crossing.Headers,
+        body: bytes | AsyncIterable[bytes] | None,
+        *,
+        length_bytes: int | None = None,
+        decompress: bool = True,
+    ) -> aiohttp.ClientResponse:
+        """Send a request and return its response once the head is there.
+
+        Whoever opens a response ends it with `finish` or `abandon`.
+
+        Args:
+            method: HTTP method.
+            path: below the base URL, with its query, encoded as the caller wrote it.
+            headers: the caller's.
+            body: bytes, or an asynchronous iterable of bytes.
+            length_bytes: of a body that is iterated, where it is known.
+            decompress: whether a body that comes compressed all the same is unpacked.
+
+        Raises:
+            aiohttp.ClientError: the upstream cannot be reached or answers no HTTP.
+        """
+        crossed = crossing.to_upstream(headers, self._api_key)
+        if length_bytes is not None:
+            crossed.append(("Content-Length", str(length_bytes)))
+        self._metrics.upstream_opened()
+        try:
+            return await self._session.request(
+                method,
+                URL(self._base_url + path, encoded=True),
+                headers=crossed,
+                data=body,
+                allow_redirects=False,  # the key goes to the operator's host alone
+                auto_decompress=decompress,
+            )
+        except BaseException:
+            self._metrics.upstream_closed()
+            raise
+
+    def finish(self, response: aiohttp.ClientResponse) -> None:
+        """Give back the connection of a response that was read; an unread rest closes it."""
+        self._metrics.upstream_closed()
+        response.release()
+
+    def abandon(self, response: aiohttp.ClientResponse) -> None:
+        """Close the TCP connection now, whatever is still on its way."""
+        self._metrics.upstream_closed()
+        if response.connection is not None and response.connection.transport is not None:
+            response.connection.transport.abort()
+        response.close()

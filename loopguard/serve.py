@@ -1,0 +1,46 @@
+"""Serve callers and operators until SIGTERM, then drain."""
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from loopguard import log
+from loopguard.app import Loopguard
+from loopguard.settings import Settings, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="the TOML file; the shipped one where absent"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve.
+
+    Raises:
+        ConfigurationError: with every fault.
+    """
+    settings = load(arguments.config)
+    log.configure(settings.log.level, settings.log.format)
+    try:
+        uvloop.run(_serve(settings))
+    except OSError as error:
+        print(f"loopguard cannot listen: {error.strerror}", file=sys.stderr)  # noqa: T201  a person asked
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, ended.set)
+    async with Loopguard(settings) as loopguard:
+        await ended.wait()
+        await loopguard.drain()

@@ -1,0 +1,67 @@
+"""A guarded upstream for tests: the fake OpenRouter, and loopguard in front of it."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import openai
+import pytest
+
+from loopguard.app import Loopguard
+from loopguard.proxy.record import ExchangeRecord
+from loopguard.settings import load
+from tests.fake_openrouter import FakeOpenRouter
+from tests.fake_openrouter.server import Answer
+
+# Ports of the system's choice, and waits that no test has to sit through.
+ENVIRONMENT = {
+    "LOOPGUARD_SERVER__PORT": "0",
+    "LOOPGUARD_SERVER__ADMIN_PORT": "0",
+    "LOOPGUARD_RETRY__INITIAL_WAIT_S": "0.001",
+}
+
+
+@dataclass
+class Guarded:
+    """loopguard in front of a fake.
+
+    Attributes:
+        records: of the exchanges that have ended.
+    """
+
+    fake: FakeOpenRouter
+    loopguard: Loopguard
+    records: list[ExchangeRecord] = field(default_factory=list)
+
+    @property
+    def origin(self) -> str:
+        """Where callers are served."""
+        return f"http://127.0.0.1:{self.loopguard.api_port}"
+
+    @property
+    def admin(self) -> str:
+        """Where operators look."""
+        return f"http://127.0.0.1:{self.loopguard.admin_port}"
+
+    def client(self, path: str = "/v1") -> openai.AsyncOpenAI:
+        """A real client, which the test closes."""
+        return openai.AsyncOpenAI(base_url=self.origin + path, api_key="sk-caller")
+
+
+Guard = Callable[..., AbstractAsyncContextManager[Guarded]]
+
+
+@pytest.fixture
+def guarded() -> Guard:
+    """Start loopguard in front of a fake with a script; keywords are environment variables."""
+
+    @asynccontextmanager
+    async def start(script: Iterable[Answer], **environment: str) -> AsyncIterator[Guarded]:
+        async with FakeOpenRouter(script) as fake:
+            environ = ENVIRONMENT | {"LOOPGUARD_UPSTREAM__BASE_URL": fake.base_url}
+            environ |= {f"LOOPGUARD_{name.upper()}": value for name, value in environment.items()}
+            records: list[ExchangeRecord] = []
+            async with Loopguard(load(None, environ), records.append) as loopguard:
+                yield Guarded(fake, loopguard, records)
+
+    return start

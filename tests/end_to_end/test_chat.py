@@ -1,0 +1,70 @@
+"""The real openai client behind loopguard, in front of an endpoint that loops."""
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.end_to_end.conftest import Guard, Guarded
+from tests.fake_openrouter import Message, Reply, loop, thought
+
+GOOD = Reply(Message("The good answer.", reasoning=(thought("Let me see.", "sig"),)))
+REQUEST: dict[str, Any] = {"model": "m/x", "messages": [{"role": "user", "content": "hello"}]}
+
+
+async def ask_whole(guarded: Guarded, relay: str = "hold") -> Any:
+    async with guarded.client() as client:
+        return await client.chat.completions.create(
+            **REQUEST, extra_headers={"X-Loopguard-Relay": relay}
+        )
+
+
+async def ask_stream(guarded: Guarded, relay: str = "hold", **more: Any) -> list[Any]:
+    async with guarded.client() as client:
+        stream = await client.chat.completions.create(
+            **REQUEST, stream=True, extra_headers={"X-Loopguard-Relay": relay}, **more
+        )
+        return [chunk async for chunk in stream]
+
+
+def text_of(chunks: list[Any]) -> str:
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+async def test_whole_reply_is_the_fakes_own(guarded: Guard) -> None:
+    """After two loops a whole reply parses into the object that the fake answers itself."""
+    async with guarded([loop(), loop(), GOOD]) as ours:
+        reply = await ask_whole(ours)
+        ours.fake.script = [GOOD]
+        async with openai.AsyncOpenAI(base_url=ours.fake.base_url, api_key="k") as client:
+            direct = await client.chat.completions.create(**REQUEST)
+    reply.id = direct.id
+    assert reply.model_dump() == direct.model_dump()
+    assert reply.provider == "OpenAI"
+
+
+@pytest.mark.parametrize("usage", [True, False])
+async def test_held_stream_is_the_good_reply_alone(guarded: Guard, usage: bool) -> None:  # noqa: FBT001
+    """After two loops a held stream holds the good reply and nothing of the looping ones."""
+    async with guarded([loop(), loop(), GOOD]) as ours:
+        chunks = await ask_stream(ours, stream_options={"include_usage": usage})
+    assert text_of(chunks) == "The good answer."
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert chunks[-1].usage.cost == 0.008262
+    (record,) = ours.records
+    assert [attempt.outcome for attempt in record.attempts] == ["looped", "looped", "completed"]
+    assert [attempt.chars for attempt in record.attempts[:2]] == [12261, 12261]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_always_looping_costs_four_attempts_once(guarded: Guard, stream: bool) -> None:  # noqa: FBT001
+    """An endpoint that always loops costs one call four attempts, and the same call again none."""
+    ask = ask_stream if stream else ask_whole
+    async with guarded([loop()]) as ours:
+        for _ in range(2):
+            with pytest.raises(openai.APIError) as caught:
+                await ask(ours)
+            assert caught.value.type == "model_response_loop"
+            assert "totalling 49044 characters" in str(caught.value)
+            assert len(ours.fake.attempts) == 4
+        assert [record.outcome for record in ours.records] == ["looped", "remembered"]
