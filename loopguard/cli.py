@@ -30,6 +30,7 @@ COMMANDS = {
     "check-config": Command(
         "loopguard.check_config", "judge the configuration and print what it comes to"
     ),
+    "demo": Command("loopguard.demo", "show two loops cut, without a key or a network"),
     "runaway": Command("loopguard.runaway", "serve a fake model that loops"),
 }
 
