@@ -1,12 +1,15 @@
 """The detector, held to a naive recount and to every split of the text."""
 
+import re
 from collections import Counter
+from itertools import compress
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loopguard.core.detection.detector import Detection, Detector, Trip
 from loopguard.core.detection.frequency import FrequencyKnobs
+from loopguard.core.detection.stretch import BLOCK_CHARS, StretchKnobs, StretchRule
 
 KNOBS = st.builds(
     FrequencyKnobs,
@@ -75,3 +78,61 @@ def test_any_split_gives_the_same_verdict(pieces: list[str], knobs: FrequencyKno
     trip = judge(pieces, knobs)
     assert judge([text], knobs) == trip
     assert judge(list(text), knobs) == trip
+
+
+STRETCH_KNOBS = st.builds(
+    StretchKnobs,
+    min_stale_chars=st.integers(20, 1_000),
+    novelty_cost_chars=st.integers(0, 40),
+    structure_weight=st.sampled_from([0.0, 0.5, 1.0]),
+    data_weight=st.sampled_from([0.0, 0.5, 1.0]),
+)
+LONG_PIECES = st.lists(
+    st.one_of(
+        PIECES.map("".join),
+        st.text("ab 1", min_size=1, max_size=40).flatmap(
+            lambda unit: st.integers(1, 60).map(lambda times: unit * times)
+        ),
+        st.integers(0, 99).map(
+            lambda first: "".join(f"Row {first + n}: all is well.\n" for n in range(12))
+        ),
+    ),
+    max_size=12,
+)
+
+
+def stretch_of(pieces: list[str], knobs: StretchKnobs) -> tuple[int | None, float]:
+    rule = StretchRule(knobs)
+    read = 0
+    for piece in pieces:
+        taken = rule.feed(piece)
+        if taken is not None:
+            return read + taken, rule.level
+        read += len(piece)
+    return None, rule.level
+
+
+@given(LONG_PIECES, STRETCH_KNOBS)
+def test_the_stretch_rule_is_independent_of_the_split(
+    pieces: list[str], knobs: StretchKnobs
+) -> None:
+    """One piece, single characters and any pieces between give the same verdict and level."""
+    text = "".join(pieces)
+    verdict = stretch_of([text], knobs)
+    assert stretch_of(pieces, knobs) == verdict
+    assert stretch_of(list(text), knobs) == verdict
+
+
+@given(st.lists(st.sampled_from(["ab", "ba", "abba"]), max_size=300), st.integers(1, 4))
+def test_the_level_equals_a_naive_recount(words: list[str], times: int) -> None:
+    """Where nothing lowers it, the level is the length of all that ends a phrase said before twice.
+
+    The texts are shorter than the lookback, and their 27 phrases have slots of their own.
+    """
+    text = " ".join(words * times) + " "
+    rule = StretchRule(StretchKnobs(10**6, 0, 1.0, 1.0))
+    rule.feed(text)
+    pieces = re.findall(r"\w+ ?", text[: len(text) - len(text) % BLOCK_CHARS])[:-1]
+    phrases = [tuple(pieces[at : at + 3]) for at in range(len(pieces) - 2)]
+    stale = [phrases[:at].count(phrase) >= 2 for at, phrase in enumerate(phrases)]
+    assert rule.level == sum(len(phrase[-1]) for phrase in compress(phrases, stale))

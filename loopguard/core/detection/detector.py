@@ -2,20 +2,27 @@
 
 A verdict is reached at a character of the text and does not depend on the pieces that the text came
 in. Where two rules would trip inside one piece, the earlier character decides; at the same
-character the frequency rule speaks before the length backstop. A trip is absorbing: the detector
+character the frequency rule speaks first, the length backstop last. Of a tool call's arguments the
+unescaped text is read, and counted. A trip is absorbing: the detector
 has one verdict for one reply, and a further attempt gets a detector of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from loopguard.core.detection.arguments import ArgumentsText
 from loopguard.core.detection.frequency import FrequencyKnobs, FrequencyRule
 from loopguard.core.detection.length import chars_until_passed
+from loopguard.core.detection.stretch import Copied, StretchKnobs, StretchRule
 from loopguard.core.detection.words import WordSplitter, chars_until
 from loopguard.core.events import Channel
 
-Rule: TypeAlias = Literal["frequency", "length", "upstream"]
+Rule: TypeAlias = Literal["frequency", "stretch", "length", "upstream"]
 """What tripped; ``upstream`` is a verdict that the provider sent ready-made."""
+
+MAX_FLOOR_FACTOR = 10.0
+"""Requested repetition may be ten times as long as any other; a count that was misread in the
+request must not switch the guard off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +30,20 @@ class Detection:
     """What a profile arms.
 
     Attributes:
-        channels: the channels that a profile watches. The frequency rule and the length backstop
-            are fed ``content`` alone, as the document says.
+        channels: the channels that the stretch rule watches. The frequency rule and the length
+            backstop are fed ``content`` alone, as the document says.
         frequency: the frequency rule and the length backstop; None where disarmed.
+        stretch: the stretch rule; None where disarmed.
     """
 
     channels: tuple[Channel, ...]
     frequency: FrequencyKnobs | None
+    stretch: StretchKnobs | None = None
 
     @property
     def armed(self) -> bool:
         """Whether any rule is armed."""
-        return self.frequency is not None
+        return self.frequency is not None or self.stretch is not None
 
 
 DISARMED = Detection(channels=(), frequency=None)
@@ -51,6 +60,10 @@ class Trip:
         words: words read on that channel at the verdict.
         chars: characters read on that channel at the verdict.
         seen: what the rule saw, the first clause of the sentence.
+        onset_char: about where on that channel the loop began; None where the rule does not say.
+        period_chars: the period of what repeated; None where it has none or the rule does not say.
+        sample: what repeated, bounded. It is text of the reply: only for an operator who allowed
+            it, and never part of the sentence or of ``repr``.
     """
 
     rule: Rule
@@ -59,6 +72,9 @@ class Trip:
     words: int
     chars: int
     seen: str
+    onset_char: int | None = None
+    period_chars: int | None = None
+    sample: str = field(default="", repr=False)
 
     @property
     def sentence(self) -> str:
@@ -72,39 +88,67 @@ class Trip:
         return self.sentence
 
 
+class Level(NamedTuple):
+    """How near a rule is to its floor, in the rule's own unit.
+
+    Attributes:
+        now: where it stands, on the channel that came nearest.
+        peak: the highest it stood there.
+        floor: where it trips.
+    """
+
+    now: float
+    peak: float
+    floor: float
+
+
 def describe(detection: Detection) -> str | None:
     """The launch sentence of what is armed, in the document's words; None where nothing is."""
+    clauses = []
     knobs = detection.frequency
-    if knobs is None:
+    if knobs is not None:
+        clauses.append(
+            f"after {knobs.min_saturated_run} consecutive words during which "
+            f"{knobs.min_offenders} or more words have each occurred more than "
+            f"{knobs.repeat_threshold} times in the last {knobs.window_words}"
+        )
+        if knobs.max_response_chars:
+            clauses.append(f"once it passes {knobs.max_response_chars} characters")
+    if detection.stretch is not None:
+        clauses.append(
+            f"once it has said nothing new for {detection.stretch.min_stale_chars} characters of "
+            "prose or their weight in other text"
+        )
+    if not clauses:
         return None
-    frequency = (
-        f"after {knobs.min_saturated_run} consecutive words during which {knobs.min_offenders} or "
-        f"more words have each occurred more than {knobs.repeat_threshold} times in the last "
-        f"{knobs.window_words}"
-    )
-    backstop = (
-        f", or once it passes {knobs.max_response_chars} characters"
-        if knobs.max_response_chars
-        else ""
-    )
-    return f"loop detection: armed — a reply is abandoned {frequency}{backstop}"
+    return "loop detection: armed \u2014 a reply is abandoned " + ", or ".join(clauses)
 
 
 class _Verdict(NamedTuple):
     rule: Rule
     seen: str
+    copied: Copied | None = None
 
 
 class _Reading:
     """What has been read on one channel of one choice, and the rules that watch it."""
 
-    __slots__ = ("_frequency", "_max_chars", "_splitter", "chars")
+    __slots__ = ("_frequency", "_max_chars", "_splitter", "_stretch", "_unescaped", "chars")
 
-    def __init__(self, frequency: FrequencyKnobs | None) -> None:
+    def __init__(self, channel: Channel, detection: Detection, floor_factor: float) -> None:
         self._splitter = WordSplitter()
-        self._frequency = None if frequency is None else FrequencyRule(frequency)
-        self._max_chars = 0 if frequency is None else frequency.max_response_chars
+        self._unescaped = ArgumentsText() if channel == "arguments" else None
+        self._frequency: FrequencyRule | None = None
+        self._stretch: StretchRule | None = None
+        self._max_chars = 0
         self.chars = 0
+        frequency, stretch = detection.frequency, detection.stretch
+        if frequency is not None and channel == "content":
+            run = round(frequency.min_saturated_run * floor_factor)
+            self._frequency = FrequencyRule(replace(frequency, min_saturated_run=run))
+            self._max_chars = frequency.max_response_chars
+        if stretch is not None and channel in detection.channels:
+            self._stretch = StretchRule(stretch, floor_factor)
 
     @property
     def words(self) -> int:
@@ -112,20 +156,41 @@ class _Reading:
 
     @property
     def suspected(self) -> bool:
-        return self._frequency is not None and self._frequency.suspected
+        return (self._stretch is not None and self._stretch.suspected) or (
+            self._frequency is not None and self._frequency.suspected
+        )
+
+    def levels(self) -> dict[Rule, Level]:
+        levels: dict[Rule, Level] = {}
+        if self._frequency is not None:
+            rule = self._frequency
+            levels["frequency"] = Level(rule.run, rule.peak_run, rule.floor)
+        if self._stretch is not None:
+            levels["stretch"] = Level(self._stretch.level, self._stretch.peak, self._stretch.floor)
+        if self._max_chars:
+            levels["length"] = Level(self.chars, self.chars, self._max_chars + 1)
+        return levels
 
     def feed(self, text: str) -> _Verdict | None:
         """Read on, no further than the character of the verdict."""
         verdict = None
+        if self._unescaped is not None:
+            text = self._unescaped.feed(text)
         passed = chars_until_passed(self._max_chars, self.chars, len(text))
         if passed is not None:
             text = text[:passed]
             verdict = _Verdict("length", f"more than {self._max_chars} characters written")
+        if self._stretch is not None:
+            stale = self._stretch.feed(text)
+            if stale is not None:
+                text = text[:stale]
+                copied = self._stretch.copied()
+                verdict = _Verdict("stretch", _tell(copied, self.chars + stale), copied)
         splitter = self._splitter
         pending, count = splitter.pending, splitter.count
         words = splitter.feed(text)
-        rule = self._frequency
-        if rule is not None and words:
+        if self._frequency is not None and words:
+            rule = self._frequency
             taken = rule.feed(words)
             if taken is not None:
                 text = text[: chars_until(pending, text, taken)]
@@ -138,17 +203,32 @@ class _Reading:
         return verdict
 
 
+def _tell(copied: Copied, chars: int) -> str:
+    """What the stretch rule saw, when it tripped at that character."""
+    seen = f"nothing new said in {copied.stale_chars} characters"
+    if copied.period_chars is not None:
+        rounds = (chars - copied.onset_char) // copied.period_chars
+        seen += f" ({rounds} rounds of {copied.period_chars} characters)"
+    return seen
+
+
 class Detector:
     """Watches one attempt's reply.
 
     Nothing is allocated for a channel until text arrives on it, and a disarmed detector reads
     nothing at all.
+
+    Args:
+        detection: what is armed.
+        floor_factor: how many times as much repetition the request asks for as the rules allow by
+            themselves; at most ``MAX_FLOOR_FACTOR`` is granted. The length backstop stays.
     """
 
-    __slots__ = ("_detection", "_readings", "_trip")
+    __slots__ = ("_detection", "_floor_factor", "_readings", "_trip")
 
-    def __init__(self, detection: Detection) -> None:
+    def __init__(self, detection: Detection, floor_factor: float = 1.0) -> None:
         self._detection = detection
+        self._floor_factor = min(floor_factor, MAX_FLOOR_FACTOR)
         self._readings: dict[tuple[Channel, int, int], _Reading] = {}
         self._trip: Trip | None = None
 
@@ -166,6 +246,15 @@ class Detector:
     def suspected(self) -> bool:
         """Whether a trip may be near: ``live`` holds deltas back meanwhile."""
         return any(reading.suspected for reading in self._readings.values())
+
+    def levels(self) -> dict[Rule, Level]:
+        """Each armed rule that has read something, and how near it came to its floor."""
+        levels: dict[Rule, Level] = {}
+        for reading in self._readings.values():
+            for rule, level in reading.levels().items():
+                if rule not in levels or level.peak > levels[rule].peak:
+                    levels[rule] = level
+        return levels
 
     def feed(self, channel: Channel, text: str, choice: int = 0, call: int = 0) -> Trip | None:
         """Read the next piece of one channel of the reply.
@@ -186,11 +275,20 @@ class Detector:
         if reading is None:
             if not self._detection.armed:
                 return None
-            watched = channel == "content"
-            reading = _Reading(self._detection.frequency if watched else None)
+            reading = _Reading(channel, self._detection, self._floor_factor)
             self._readings[key] = reading
         verdict = reading.feed(text)
         if verdict is not None:
-            rule, seen = verdict
-            self._trip = Trip(rule, channel, choice, reading.words, reading.chars, seen)
+            rule, seen, copied = verdict
+            self._trip = Trip(
+                rule,
+                channel,
+                choice,
+                reading.words,
+                reading.chars,
+                seen,
+                None if copied is None else copied.onset_char,
+                None if copied is None else copied.period_chars,
+                "" if copied is None else copied.sample,
+            )
         return self._trip

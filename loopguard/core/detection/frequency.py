@@ -73,8 +73,13 @@ class FrequencyRule:
         self.run = 0
 
     @property
+    def floor(self) -> int:
+        """The saturated run at which the rule trips, in words; a run is never shorter than one."""
+        return max(1, self._knobs.min_saturated_run)
+
+    @property
     def peak_run(self) -> int:
-        """The longest saturated run so far, in words; the rule's floor is ``min_saturated_run``."""
+        """The longest saturated run so far, in words."""
         return max(self._peak, self.run)
 
     @property

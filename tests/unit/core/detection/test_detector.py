@@ -1,16 +1,32 @@
 """The Detector keeps a state for each choice, channel and call, and has one verdict."""
 
+import random
+import re
 from dataclasses import replace
 
 import pytest
 
-from loopguard.core.detection.detector import DISARMED, Detection, Detector, Trip, describe
+from loopguard.core.detection.detector import (
+    DISARMED,
+    MAX_FLOOR_FACTOR,
+    Detection,
+    Detector,
+    Level,
+    Trip,
+    describe,
+)
 from loopguard.core.detection.frequency import FrequencyKnobs
+from loopguard.core.detection.stretch import StretchKnobs
 from loopguard.core.events import Channel
 
 DOCUMENT = FrequencyKnobs(256, 32, 2, 3000, 250_000)
 ARMED = Detection(channels=("content", "reasoning", "arguments"), frequency=DOCUMENT)
+STRETCH = Detection(
+    channels=("content", "arguments"), frequency=None, stretch=StretchKnobs(2400, 12, 0.4, 0.12)
+)
+BOTH = replace(STRETCH, frequency=DOCUMENT)
 LOOP = "void 0; " * 2000
+SENTENCE = "Now I run it and look at the result.\n"
 
 
 def test_a_trip_is_told_in_the_sentence_of_the_document() -> None:
@@ -130,6 +146,116 @@ def test_suspicion_precedes_the_trip() -> None:
     assert detector.suspected
 
 
+def test_the_stretch_rule_tells_what_it_saw() -> None:
+    """Its trip says how much was not new, the rounds and where they began; the sample is apart."""
+    trip = Detector(BOTH).feed("content", "Let us begin.\n" + SENTENCE * 500)
+    assert trip is not None
+    assert (trip.rule, trip.channel, trip.period_chars) == ("stretch", "content", 37)
+    assert trip.onset_char is not None
+    assert abs(trip.onset_char - 14) < 37
+    assert trip.sample in SENTENCE * 2
+    told = (
+        r"nothing new said in 27\d\d characters \(7\d rounds of 37 characters\), 685 words into "
+        r"the reply \(685 words, 2816 characters read before it was abandoned\)"
+    )
+    assert re.fullmatch(told, trip.sentence)
+    assert "look" not in repr(trip)
+
+
+def test_a_loop_without_a_period_is_told_without_rounds() -> None:
+    """Where rounds change places the sentence counts none."""
+    drawn = random.Random(3)
+    rounds = ["I will send the files. ", "Let me finish the report now. ", "All of it is done. "]
+    trip = Detector(STRETCH).feed("content", "".join(drawn.choices(rounds, k=500)))
+    assert trip is not None
+    assert re.match(r"nothing new said in \d+ characters, ", trip.seen + ", ")
+    assert trip.period_chars is None
+
+
+@pytest.mark.parametrize("size", [1, 5, 256, 1000, 100_000])
+def test_the_earlier_of_all_rules_decides_whatever_the_pieces(size: int) -> None:
+    """With every rule armed the verdict is the same for any pieces."""
+    for text in (LOOP, SENTENCE * 500, "0 1 " * 4000):
+        whole = Detector(BOTH).feed("content", text)
+        detector = Detector(BOTH)
+        for start in range(0, len(text), size):
+            detector.feed("content", text[start : start + size])
+        assert detector.feed("content", "") == whole is not None
+        assert detector.chars == whole.chars
+
+
+def test_the_frequency_rule_speaks_where_it_is_first() -> None:
+    """Two numbers in turn are data to the stretch rule, and two words to the frequency rule."""
+    trip = Detector(BOTH).feed("content", "0 1 " * 4000)
+    assert trip is not None
+    assert (trip.rule, trip.words) == ("frequency", 3065)
+
+
+def test_arguments_are_judged_unescaped() -> None:
+    """A loop in a call's arguments is seen as the lines that its escapes stand for."""
+    text = '{"input": "' + "    pass  # placeholder\\n" * 1000
+    trips = []
+    for size in (1, 3, 50, len(text)):
+        detector = Detector(STRETCH)
+        for start in range(0, len(text), size):
+            detector.feed("arguments", text[start : start + size], call=1)
+        trips.append(detector.feed("arguments", ""))
+    assert trips[0] is not None
+    assert trips[0].period_chars == len("    pass  # placeholder\n")
+    assert trips == trips[:1] * 4
+
+
+def test_only_the_channels_of_the_profile_are_stretched() -> None:
+    """A channel that the profile does not name is counted and not judged."""
+    detector = Detector(STRETCH)
+    assert detector.feed("reasoning", SENTENCE * 1000) is None
+    assert not detector.suspected
+    assert detector.chars == 37_000
+
+
+def test_suspicion_of_the_stretch_rule_counts_too() -> None:
+    """A quarter of the way to its floor the reply is suspected."""
+    detector = Detector(BOTH)
+    detector.feed("content", SENTENCE * 10)
+    assert not detector.suspected
+    detector.feed("content", SENTENCE * 20)
+    assert detector.suspected
+
+
+def test_a_request_for_repetition_raises_both_floors() -> None:
+    """Twice the floor is reached at about twice the characters, and the factor is capped."""
+    plain = Detector(STRETCH).feed("content", SENTENCE * 5000)
+    raised = Detector(STRETCH, floor_factor=2.0).feed("content", SENTENCE * 5000)
+    capped = Detector(STRETCH, floor_factor=1e9).feed("content", SENTENCE * 5000)
+    assert plain is not None
+    assert raised is not None
+    assert capped is not None
+    assert 1.8 < raised.chars / plain.chars < 2.0
+    assert capped.chars < plain.chars * MAX_FLOOR_FACTOR
+    twice = Detector(ARMED, floor_factor=2.0).feed("content", LOOP * 2)
+    assert twice is not None
+    assert twice.words == 6065
+
+
+def test_levels_say_how_near_each_rule_came() -> None:
+    """Each armed rule tells its level, its peak and its floor, on the channel that came nearest."""
+    detector = Detector(BOTH)
+    detector.feed("content", "void 0; " * 100)
+    detector.feed("arguments", "Let me see. " * 50)
+    levels = detector.levels()
+    assert levels["frequency"] == Level(now=135, peak=135, floor=3000)
+    assert levels["length"] == Level(now=800, peak=800, floor=250_001)
+    assert levels["stretch"].floor == 2400
+    assert 400 < levels["stretch"].now == levels["stretch"].peak < 600
+    assert Detector(BOTH).levels() == {}
+    unbounded = Detector(replace(BOTH, frequency=replace(DOCUMENT, max_response_chars=0)))
+    unbounded.feed("content", "void 0; ")
+    assert unbounded.levels().keys() == {"frequency", "stretch"}
+    alone = Detector(ARMED)
+    alone.feed("content", "void 0; ")
+    assert alone.levels().keys() == {"frequency", "length"}
+
+
 def test_nothing_is_kept_before_a_reply_has_begun() -> None:
     """An empty piece allocates nothing."""
     detector = Detector(ARMED)
@@ -155,3 +281,10 @@ def test_the_launch_names_what_is_armed() -> None:
     unbounded = replace(ARMED, frequency=replace(DOCUMENT, max_response_chars=0))
     assert str(describe(unbounded)).endswith("more than 32 times in the last 256")
     assert describe(DISARMED) is None
+    assert str(describe(BOTH)).endswith(
+        "or once it passes 250000 characters, or once it has said nothing new for 2400 characters "
+        "of prose or their weight in other text"
+    )
+    assert str(describe(STRETCH)).startswith(
+        "loop detection: armed \u2014 a reply is abandoned once it has said nothing new"
+    )

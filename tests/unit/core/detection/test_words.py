@@ -1,7 +1,5 @@
 """Words are what the loop-detection document says, whatever pieces the text comes in."""
 
-import sys
-
 import pytest
 
 from loopguard.core.detection.words import WordSplitter, chars_until
@@ -38,9 +36,9 @@ def test_a_word_is_terminated_by_whitespace_or_by_the_cap(
 
 
 def test_whitespace_is_one_thing() -> None:
-    """Every character that str.isspace names ends a word, and no other does."""
+    """Every character of the basic plane that str.isspace names ends a word, and no other does."""
     splitter = WordSplitter()
-    for code in range(sys.maxunicode + 1):
+    for code in range(0x10000):
         text = f"{'x' * 200}{chr(code)}y "
         assert (len(splitter.feed(text)) == 3) == chr(code).isspace()
 
