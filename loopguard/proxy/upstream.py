@@ -1,5 +1,6 @@
 """The connection to OpenRouter: where it is, with which key, and how a connection is given up."""
 
+import asyncio
 from collections.abc import AsyncIterable
 from types import TracebackType
 from typing import Self
@@ -9,6 +10,9 @@ from yarl import URL
 
 from loopguard.metrics import Metrics
 from loopguard.proxy import headers as crossing
+
+# More than a round trip to the far side of the world.
+_LAST_BYTES_S = 0.3
 
 
 class Upstream:
@@ -91,7 +95,17 @@ class Upstream:
             raise
 
     def finish(self, response: aiohttp.ClientResponse) -> None:
-        """Give back the connection of a response that was read; an unread rest closes it."""
+        """Give back the connection of a response that was read to its sentinel.
+
+        The end of the body may come a moment after the sentinel. It is given that moment, since a
+        connection that is closed costs the next request a handshake.
+        """
+        if response.content.is_eof():
+            self._release(response)
+        else:
+            asyncio.get_running_loop().call_later(_LAST_BYTES_S, self._release, response)
+
+    def _release(self, response: aiohttp.ClientResponse) -> None:
         self._metrics.upstream_closed()
         response.release()
 

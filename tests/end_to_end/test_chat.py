@@ -1,12 +1,14 @@
 """The real openai client behind loopguard, in front of an endpoint that loops."""
 
+import asyncio
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
 from tests.end_to_end.conftest import Guard, Guarded
-from tests.fake_openrouter import Message, Reply, loop, thought
+from tests.fake_openrouter import Message, Reply, head, loop, thought, wait
 
 GOOD = Reply(Message("The good answer.", reasoning=(thought("Let me see.", "sig"),)))
 REQUEST: dict[str, Any] = {"model": "m/x", "messages": [{"role": "user", "content": "hello"}]}
@@ -68,3 +70,23 @@ async def test_always_looping_costs_four_attempts_once(guarded: Guard, stream: b
             assert "totalling 49044 characters" in str(caught.value)
             assert len(ours.fake.attempts) == 4
         assert [record.outcome for record in ours.records] == ["looped", "remembered"]
+
+
+async def open_upstreams(ours: Guarded) -> str:
+    async with aiohttp.ClientSession() as session, session.get(ours.admin + "/metrics") as shown:
+        text = await shown.text()
+    (line,) = (line for line in text.splitlines() if line.startswith("loopguard_open_upstreams "))
+    return line.split()[1]
+
+
+async def test_connection_is_used_again(guarded: Guard) -> None:
+    """A connection whose body ends a moment after its sentinel serves the next request too."""
+    ended = asyncio.Event()
+    async with guarded([[head(), *GOOD.events(), wait(ended)], GOOD]) as ours:
+        await ask_whole(ours)
+        ended.set()
+        while await open_upstreams(ours) != "0.0":
+            pass
+        await ask_whole(ours)
+        assert len(ours.fake.attempts) == 2
+        assert len(ours.fake.connections) == 1
