@@ -9,20 +9,42 @@ from typing import Any
 
 import orjson
 
+# orjson writes no value that is nested more than 254 levels deep, and Python compares and writes
+# none much deeper than 900. A few levels are left for what a value is put into.
+_MAX_NESTING = 240
+
 
 def loads(text: bytes) -> Any:
     """Parse one JSON text.
 
     Raises:
-        ValueError: ``text`` is not JSON, or is nested too deeply to be read.
+        ValueError: ``text`` is not JSON, or is nested too deeply to be written again.
     """
     try:
-        return orjson.loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            return json.loads(text)
+            value = json.loads(text)
         except RecursionError:
             raise ValueError("nested too deeply") from None
+    # What is deep has as many brackets that open and as many that close.
+    if len(text) > 2 * _MAX_NESTING and text.count(b"[") + text.count(b"{") > _MAX_NESTING:
+        _refuse_deep(value)
+    return value
+
+
+def _refuse_deep(value: object) -> None:
+    level = [value]
+    for _ in range(_MAX_NESTING):
+        inner: list[object] = []
+        for node in level:
+            if isinstance(node, dict):
+                inner += node.values()
+            elif isinstance(node, list):
+                inner += node
+        level = inner
+    if level:
+        raise ValueError("nested too deeply")
 
 
 def dumps(value: object) -> bytes:

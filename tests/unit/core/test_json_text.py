@@ -26,6 +26,21 @@ def test_bad_text_is_a_value_error(text: bytes) -> None:
         json_text.loads(text)
 
 
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_what_is_read_can_be_written(opening: str) -> None:
+    """The deepest nesting that is read can be put into something and written; one more is not."""
+    closing = "]" if opening == "[" else "}"
+    deepest = (opening * 239 + "[]" + closing * 239).encode()
+    assert json_text.dumps({"in": [json_text.loads(deepest)]}) == b'{"in":[' + deepest + b"]}"
+    with pytest.raises(ValueError, match="nested too deeply"):
+        json_text.loads((opening * 240 + "[]" + closing * 240).encode())
+
+
+def test_much_that_is_not_deep_is_read() -> None:
+    """Many values beside one another are no nesting."""
+    assert json_text.loads(b"[" + b"[[]]," * 500 + b"[]]") == [*[[[]]] * 500, []]
+
+
 def test_what_is_no_json_value_is_refused() -> None:
     """A value that JSON has no form for raises TypeError."""
     with pytest.raises(TypeError):
