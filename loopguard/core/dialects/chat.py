@@ -247,21 +247,22 @@ class Held:
             self._close(place)
 
     def _keep(self, data: bytes) -> None:
-        self._closed.append(data)
-        self._closed_bytes += len(data)
+        # Framing copies: orjson leaves its bytes in a buffer of up to twice their size.
+        event = sse.encode(data)
+        self._closed.append(event)
+        self._closed_bytes += len(event)
 
     def stream(self) -> Iterator[bytes]:
         """The reply as a stream of few events, framed; the sentinel only if it came."""
         self._close_all()
-        for data in self._closed:
-            yield sse.encode(data)
+        yield from self._closed
         if self._ended:
             yield sse.encode(SENTINEL)
 
     def whole(self) -> Json:
         """The reply as the object that the upstream answers without a stream."""
         self._close_all()
-        chunks = [json_text.loads(data) for data in self._closed]
+        chunks = [json_text.loads(event.removeprefix(b"data: ")) for event in self._closed]
         if self._unasked_usage is not None:
             chunks.append(self._unasked_usage)
         return assemble(chunks)

@@ -1,0 +1,47 @@
+"""A held reply costs memory by its text, whatever pieces it came in."""
+
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+
+from loopguard.core import sse
+from loopguard.core.dialects import chat
+from tests.fake_openrouter import Message, Reply, ToolCall, thought
+
+TEXT = "The quick brown fox jumps over the lazy dog, 42 times a day. " * 250
+THINKING = Message(reasoning=(thought(TEXT),))
+CALL = Message(tool_calls=(ToolCall("write", TEXT, "call_1"),))
+
+# Each with the bytes of its text; thinking is sent twice, as text and as details, but counts once.
+REPLIES = {
+    "content": (Reply(TEXT), len(TEXT)),
+    "content, 2025": (Reply(TEXT, age=2025, usage_shape="bare"), len(TEXT)),
+    "reasoning": (Reply(THINKING), len(TEXT)),
+    "arguments": (Reply(CALL), len(TEXT)),
+    "choices in turns": (Reply(choices=(Message(TEXT), THINKING)), 2 * len(TEXT)),
+    "calls in turns": (Reply(choices=(CALL, CALL)), 2 * len(TEXT)),
+}
+
+
+def held_bytes(reply: Reply) -> int:
+    """Memory that keeping a reply takes."""
+    blocks = sse.Decoder(1 << 24).feed(reply.stream())
+    lines = [block.data for block in blocks if block.data is not None]
+    parser = chat.Parser()
+    tracemalloc.start()
+    held = chat.Held(True)  # noqa: FBT003 - usage is asked for
+    for line in lines:
+        held.add(line, parser.parse(line))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held.size_bytes <= kept
+    return kept
+
+
+@pytest.mark.parametrize(("reply", "text_bytes"), REPLIES.values(), ids=REPLIES)
+def test_held_memory_is_that_of_the_text(reply: Reply, text_bytes: int) -> None:
+    """A held reply takes at most four times its text, and no more in eight times the chunks."""
+    few, many = (held_bytes(replace(reply, delta_chars=chars)) for chars in (8, 1))
+    assert max(few, many) <= 4 * text_bytes
+    assert abs(many - few) <= text_bytes / 2
