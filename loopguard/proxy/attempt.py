@@ -167,9 +167,11 @@ class Attempt:
                 for event in parsed.events:
                     carries = carries or type(event) in CARRYING
                     outcome = self._judge(event) or outcome
+                if carries and not carried:
+                    carried = True
+                    self._progress()
                 if isinstance(outcome, Tripped):
                     return outcome
-                carried = carried or carries
                 self.relay.take(block, parsed, carries=carries)
                 if outcome is not None:
                     return outcome
@@ -177,8 +179,6 @@ class Attempt:
             return Broken(f"the upstream sent {error}", retryable=False)
         except ValueError as error:
             return Broken(f"the upstream does not keep to the protocol: {error}")
-        if carried:
-            self._progress()
         if self.relay.overfull:
             return Broken("the reply is larger than `max_held_bytes`", retryable=False)
         return None

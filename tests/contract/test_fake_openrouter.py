@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import os
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,13 +23,11 @@ from tests.fake_openrouter import (
     Request,
     Step,
     ToolCall,
-    citation,
     close,
     encrypted,
     event,
     fault,
     head,
-    image,
     in_thread,
     loop,
     raw,
@@ -39,52 +35,18 @@ from tests.fake_openrouter import (
     split_every,
     stall,
     summary,
-    thought,
     unreachable,
     wait,
 )
-
-SHARED = Path(os.environ.get("LOOPGUARD_SHARED", Path(__file__).parents[3] / "shared"))
-RECORDED = SHARED / "transcripts" / "openrouter-chat"
-needs_recordings = pytest.mark.skipif(
-    not RECORDED.is_dir(), reason=f"no recorded exchanges at {RECORDED}"
+from tests.samples import (
+    EVERYTHING,
+    RECORDED_KINDS,
+    needs_recordings,
+    recorded_exchanges,
+    recorded_streams,
 )
 
 CHAT = {"model": "openai/gpt-4o-mini", "messages": [{"role": "user", "content": "hello"}]}
-
-EVERYTHING = Reply(
-    choices=(
-        Message(
-            "wörld, hello 🙂",
-            reasoning=(thought("let me think", "c2lnbmVk"), encrypted("Z2FyYmxlZA==", index=1)),
-            annotations=(citation("https://example.com", "a title"),),
-            images=(image(),),
-            logprobs=True,
-        ),
-        Message(
-            reasoning=(summary("**Looking things up**"), encrypted("Z2FyYmxlZA==")),
-            tool_calls=(ToolCall("f", '{"x": 1}', "call_1"), ToolCall("g", "{}", "call_2")),
-        ),
-        Message(reasoning="no, never", refusal="I will not say that.", finish="content_filter"),
-    ),
-    comments=2,
-    comment_every=3,
-)
-
-RECORDED_KINDS = [
-    Reply("hello"),
-    Reply("hello", usage_shape="no_choices"),
-    Reply(Message("hello", annotations=(citation("https://example.com"),))),
-    Reply("hello", age=2025, usage_shape="bare"),
-    Reply(Message("hello", reasoning=(encrypted("Z2FyYmxlZA=="),)), age=2025, usage_shape="bare"),
-    Reply(Message(reasoning=(thought("hm, well, so", "c2lnbmVk"),)), age=2025, usage_shape="bare"),
-    Reply(
-        Message("cut", finish="length"),
-        age=2025,
-        usage_shape="bare",
-        fault={"code": 400, "message": "Token limit reached"},
-    ),
-]
 
 
 def blocks(stream: bytes) -> list[str]:
@@ -109,20 +71,10 @@ def shapes(stream: bytes) -> set[tuple[object, ...]]:
     return found
 
 
-def recorded_streams() -> Iterator[bytes]:
-    for path in sorted(RECORDED.glob("*.sse")):
-        yield path.read_bytes()
-
-
-def recorded_replies() -> Iterator[dict[str, Any]]:
-    for path in sorted(RECORDED.glob("*.json")):
-        yield json.loads(path.read_text())
-
-
 @needs_recordings
 def test_every_chunk_has_keys_and_order_of_a_recorded_one() -> None:
     """Every kind of chunk that was recorded is sent with the recorded keys in their order."""
-    recorded = set().union(*(shapes(stream) for stream in recorded_streams()))
+    recorded = set().union(*(shapes(stream) for stream in recorded_streams().values()))
     for reply in RECORDED_KINDS:
         assert shapes(reply.stream()) <= recorded, reply
 
@@ -131,7 +83,7 @@ def test_every_chunk_has_keys_and_order_of_a_recorded_one() -> None:
 def test_framing_is_the_recorded_one() -> None:
     """Recorded streams and the fake's are made of the same blocks and end with the sentinel."""
     ours = [reply.stream() for reply in [*RECORDED_KINDS, EVERYTHING]]
-    for stream in [*recorded_streams(), *ours]:
+    for stream in [*recorded_streams().values(), *ours]:
         body = blocks(stream)
         assert body[-1] == DONE.decode().strip()
         assert PROCESSING.decode().strip() == body[0]
@@ -141,7 +93,7 @@ def test_framing_is_the_recorded_one() -> None:
 @needs_recordings
 def test_a_recorded_chunk_written_again_is_the_same_bytes() -> None:
     """The fake writes JSON as OpenRouter does."""
-    for stream in recorded_streams():
+    for stream in recorded_streams().values():
         for chunk in chunks(stream):
             if "usage" not in chunk:  # JavaScript writes small floats another way
                 assert event(chunk) in stream
@@ -150,14 +102,14 @@ def test_a_recorded_chunk_written_again_is_the_same_bytes() -> None:
 @needs_recordings
 def test_the_usage_chunk_has_the_recorded_keys() -> None:
     """The usage object has the recorded keys in their order."""
-    recorded = {tuple(chunks(stream)[-1]["usage"]) for stream in recorded_streams()}
+    recorded = {tuple(chunks(stream)[-1]["usage"]) for stream in recorded_streams().values()}
     assert tuple(chunks(Reply("x").stream())[-1]["usage"]) in recorded
 
 
 @needs_recordings
 def test_a_whole_reply_has_the_keys_of_a_recorded_one() -> None:
     """Keys of the whole reply, its choices, messages, reasoning parts and calls were recorded."""
-    wholes = [it["reply"] for it in recorded_replies() if "choices" in (it.get("reply") or {})]
+    wholes = [it["reply"] for it in recorded_exchanges() if "choices" in (it.get("reply") or {})]
     messages = [choice["message"] for it in wholes for choice in it["choices"]]
 
     def keys(*objects: dict[str, Any]) -> set[frozenset[str]]:
@@ -181,7 +133,7 @@ def test_a_whole_reply_has_the_keys_of_a_recorded_one() -> None:
 async def test_heads_and_refusals_are_the_recorded_ones() -> None:
     """The recorded headers come with the recorded values; a 429 has the recorded keys."""
     stream, whole, refusal = (
-        next(it for it in recorded_replies() if condition(it))
+        next(it for it in recorded_exchanges() if condition(it))
         for condition in (
             lambda it: "request-id" in str(it["headers"]) and it["request"]["stream"],
             lambda it: "request-id" in str(it["headers"]) and not it["request"]["stream"],
