@@ -11,7 +11,7 @@ and anything once a byte of the reply has reached the caller.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 from loopguard.core.detection.detector import Trip
 from loopguard.errors import (
@@ -185,6 +185,8 @@ def decide(
                 return GiveUp()
             after_s = _wait_s(outcome, attempt, policy, draw)
             return Retry(after_s) if after_s < left_s else GiveUp()
+        case _:
+            assert_never(outcome)
 
 
 def _wait_s(outcome: Outcome, attempt: int, policy: RetryPolicy, draw: float) -> float:
@@ -224,6 +226,8 @@ def conclude(outcomes: Sequence[Outcome]) -> Refused | LoopguardError:
             return UpstreamUnusable(reason)
         case Completed() | Tripped() | Departed():
             raise AssertionError(f"{last} leaves nothing to be told")
+        case _:
+            assert_never(last)
 
 
 def _loop_error(trips: Sequence[Tripped], attempts: int) -> ModelResponseLoop:

@@ -46,6 +46,15 @@ def test_raw_bytes() -> None:
     assert raw + decoder.rest == stream
 
 
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+def test_byte_by_byte(end: bytes) -> None:
+    """A stream that comes byte by byte has the blocks of one that comes whole."""
+    stream = b"data: one" + end + b": comment" + end + b"data: two" + end
+    decoder = sse.Decoder(1000)
+    arrived = [block for byte in stream for block in decoder.feed(bytes([byte]))]
+    assert arrived == blocks(stream)
+
+
 @pytest.mark.parametrize("size", [1, 7, 5000])
 def test_endless_event_is_refused(size: int) -> None:
     """An event that does not end within the bound is refused, however it comes."""

@@ -98,6 +98,19 @@ def test_held_stream_is_the_same_reply(reply: Reply) -> None:
     assert chat.assemble(map(json.loads, again[:-1])) == chat.assemble(map(json.loads, lines[:-1]))
 
 
+def test_null_takes_nothing_from_a_reasoning_detail() -> None:
+    """A field of a reasoning detail that is null in a later piece keeps the value it had."""
+    pieces = [
+        {"type": "reasoning.text", "text": "I ", "signature": "sig"},
+        {"type": "reasoning.text", "text": "see.", "signature": None},
+    ]
+    lines = [chunk({"reasoning_details": [piece]}) for piece in pieces]
+    message = hold(lines).whole()["choices"][0]["message"]
+    assert message["reasoning_details"] == [
+        {"type": "reasoning.text", "text": "I see.", "signature": "sig"}
+    ]
+
+
 def test_held_reply_is_as_large_as_its_text() -> None:
     """A reply of many small deltas is kept at less than twice its text, in a few events."""
     text = "A word and another. " * 5000
