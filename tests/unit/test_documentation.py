@@ -1,4 +1,4 @@
-"""The documentation keeps up with the settings."""
+"""The documentation keeps up with the settings, and its links lead somewhere."""
 
 import json
 import re
@@ -99,3 +99,16 @@ def test_example_refusal(tmp_path):
         settings.load(path, {})
 
     assert refused.value.faults == (shown,)
+
+
+def test_links():
+    """A link from one document to another, or to a file, leads to something that is there."""
+    documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    links = {
+        (document.parent / target).resolve()
+        for document in documents
+        for target in re.findall(r"\]\((?!https:)([^)#]+)", document.read_text("utf-8"))
+    }
+
+    assert ROOT / "docs" / "design.md" in links
+    assert not [link for link in links if not link.exists()]
