@@ -17,8 +17,8 @@ prose and never falls below zero:
 * A piece that ends a new phrase lowers it by ``novelty_cost_chars``.
 * So does a *turn*: copying goes on, but from another place than before. A loop copies on and on
   from one place; rows of a table and tiles of a map jump about.
-* Where a phrase is stale only with its digits masked, a number counts on or differs: twice the cost
-  once, and then ``structure_weight`` of what the piece would have raised.
+* Where a phrase is stale only with its digits masked, a number counts on or differs: three times
+  the cost once, and then ``structure_weight`` of what the piece would have raised.
 * Whatever is no word, and a slice of a run without spaces, counts only while it is copied without a
   single change. A model drifts in a sentence that it repeats; data that varies is data.
 
@@ -38,8 +38,8 @@ by compiled code for a whole block.
 
 Blind spots:
 
-* A bare counter, one number a line, and numbered rounds so short (under some 40 characters) that
-  what a number touches is most of them.
+* A bare counter, one number a line, and numbered rounds so short (under some 60 characters) that
+  what a number touches is most of them: rows of data look the same.
 * A stutter whose text moves on, and paraphrase without end: every phrase is new.
 * A period of more than about 1,300 pieces (some 7,000 characters of prose): the third copy falls
   out of the lookback.
@@ -73,13 +73,25 @@ SAMPLE_CHARS = 200
 _KEPT_BLOCKS = 32
 """The last 8,192 characters, in which the period of a trip is looked for."""
 
+_TAG_SHIFT = 48
+"""A tag is the top 16 bits of a phrase's hash: one new phrase in 65,536 is taken for the one in its
+slot, which moves the level by a piece."""
+
+_COUNTED_COST = 3
+"""How many novelties a number that changes costs: 300 rows that differ in their numbers alone pass,
+sentences of some 60 characters that count on do not."""
+
 _MAX_LAG = LOOKBACK_PIECES - BLOCK_CHARS
 """A block, which is put into the ring whole, has at most as many pieces as characters."""
 
 _PIECE_CAP_CHARS = 16
 """Above nearly every word, so that a capped piece is a slice of something that is none."""
 
-_piece = re.compile(r"\w{1,16}[^\w\n]{0,15}\n{0,8}|[^\w\n]{1,16}\n{0,8}|\n{1,16}")
+_piece = re.compile(
+    r"(?:\d{1,4}(?:[.:]\d{1,4}){1,3}|\w{1,16})[^\w\n]{0,15}\n{0,8}"  # 00:02:10 and 3.14 are one
+    r"|[^\w\n]{1,16}\n{0,8}"
+    r"|\n{1,16}"
+)
 _word = re.compile(r"[^\W\d_]{2,}")
 _after_run = re.compile(r"\W")
 _prose_after = re.compile(
@@ -165,7 +177,7 @@ def _run_end(piece: str) -> int:
 class StretchRule:
     """Watches the text of one channel.
 
-    Memory, once the first block is full: the table, 64 KiB; the ring, 16 KiB; the kept text, 8 to
+    Memory, once the first block is full: the table, 48 KiB; the ring, 8 KiB; the kept text, 8 to
     32 KiB. The cost of a piece is constant.
 
     Attributes:
@@ -176,20 +188,18 @@ class StretchRule:
     __slots__ = (
         "_anchor",
         "_anchor_at",
-        "_carried",
-        "_carried_masked",
         "_copying",
         "_count",
         "_data",
         "_kept",
         "_knobs",
         "_lag",
-        "_pending",
         "_prose",
         "_read_chars",
         "_ring",
         "_since_char",
         "_tags",
+        "_tail",
         "_turns",
         "_waiting",
         "_when",
@@ -205,13 +215,11 @@ class StretchRule:
         self._read_chars = 0
         self._since_char = 0
         self._kept: deque[str] = deque(maxlen=_KEPT_BLOCKS)
-        self._pending = ""
-        self._carried: list[str] = []
-        self._carried_masked: list[str] = []
+        self._tail = ""
         self._count = 0
-        self._tags = array("I")
+        self._tags = array("H")
         self._when = array("I")
-        self._ring = array("I")
+        self._ring = array("H")
         self._prose = 0.0
         self._data = 0.0
         self._copying = False
@@ -252,25 +260,23 @@ class StretchRule:
 
     def _judge(self, block: str) -> None:
         if not self._tags:
-            self._tags = array("I", bytes(4 * SLOTS))
+            self._tags = array("H", bytes(2 * SLOTS))
             self._when = array("I", bytes(4 * SLOTS))
-            self._ring = array("I", bytes(4 * LOOKBACK_PIECES))
+            self._ring = array("H", bytes(2 * LOOKBACK_PIECES))
         if not block.isascii():
             block = _surrogate.sub("\ufffd", block)
         self._kept.append(block)
         self._read_chars += BLOCK_CHARS
 
-        text = self._pending + block
+        # The last piece may go on; the two before it begin the next phrases.
+        text = self._tail + block
         pieces = _piece.findall(text)
-        self._pending = pieces.pop()
-        masked_text, digits = _digit.subn("0", text)
-        masked_pieces = _piece.findall(masked_text)[:-1] if digits else pieces
-        pieces = self._carried + pieces
+        self._tail = "".join(pieces[-3:])
         exact = _hash_phrases(pieces)
         places = range(self._count + 1, self._count + 1 + len(exact))
-        if digits or self._carried != self._carried_masked:
-            masked_pieces = self._carried_masked + masked_pieces
-            masked = _hash_phrases(masked_pieces)
+        masked_text, digits = _digit.subn("0", text)
+        if digits:
+            masked = _hash_phrases(_piece.findall(masked_text))
             alike = self._recall(masked, places)
             differ = [at for at, phrase in enumerate(exact) if phrase != masked[at]]
             stale = alike.copy()
@@ -278,21 +284,21 @@ class StretchRule:
                 stale.pop(places[at], None)
             stale |= self._recall([exact[at] for at in differ], [places[at] for at in differ])
         else:
-            masked_pieces = pieces
             stale = alike = self._recall(exact, places)
-        self._carried, self._carried_masked = pieces[-2:], masked_pieces[-2:]
         tags = self._enter(exact)
         if stale or self.level:
-            self._follow(pieces[2:], tags, stale, alike)
+            rising = self._follow(pieces[2:-1], tags, stale, alike)
+            if rising:
+                self._since_char = self._read_chars - sum(map(len, pieces[2 + rising :]))
         self._count += len(exact)
 
     def _recall(self, phrases: list[int], places: Sequence[int]) -> dict[int, int]:
         """Enter phrases into the table; from the place of each stale one to its last place."""
-        tags, when = self._tags, self._when
+        tags, when, slots = self._tags, self._when, SLOTS - 1
         stale = {}
         for phrase, place in zip(phrases, places, strict=True):
-            slot = phrase & (SLOTS - 1)
-            tag = phrase >> 32
+            slot = phrase & slots
+            tag = phrase >> _TAG_SHIFT
             if tags[slot] == tag:
                 entry = when[slot]
                 near = place - (entry >> 1) <= LOOKBACK_PIECES
@@ -306,47 +312,55 @@ class StretchRule:
 
     def _enter(self, phrases: list[int]) -> list[int]:
         """Put the phrases into the ring, by which a copy is followed."""
-        tags = [phrase >> 32 for phrase in phrases]
+        tags = [phrase >> _TAG_SHIFT for phrase in phrases]
         start = (self._count + 1) % LOOKBACK_PIECES
-        fitting = array("I", tags[: LOOKBACK_PIECES - start])
-        rest = array("I", tags[LOOKBACK_PIECES - start :])
+        fitting = array("H", tags[: LOOKBACK_PIECES - start])
+        rest = array("H", tags[LOOKBACK_PIECES - start :])
         self._ring[start : start + len(fitting)] = fitting
         self._ring[: len(rest)] = rest
         return tags
 
     def _follow(
         self, pieces: list[str], tags: list[int], stale: dict[int, int], alike: dict[int, int]
-    ) -> None:
-        """Move the level over the pieces of a block."""
+    ) -> int:
+        """Move the level over the pieces of a block.
+
+        Returns:
+            After how many of them the level stood at zero for the last time; 0 where it never did.
+        """
+        ring, lag = self._ring, self._lag
+        structure, data = self._knobs.structure_weight, self._knobs.data_weight
         rising = 0
         for at, piece in enumerate(pieces):
             place = self._count + 1 + at
             if place in stale:
-                self._copy(piece, tags[at], place, stale[place])
+                if not lag or ring[(place - lag) % LOOKBACK_PIECES] != tags[at]:
+                    lag = self._turn(tags[at], place, stale[place])
+                self._copying = True
+                gain, fragile = _weigh(piece, structure, data)
+                if fragile:
+                    self._data += gain
+                else:
+                    self._prose += gain
             elif self._prose or self._copying:
                 self._stop_copying(piece, alike=place in alike)
             if self._prose <= 0:
                 self._prose = 0.0
                 if not self._data:
                     rising = at + 1
-        if rising:
-            rest = sum(map(len, pieces[rising:]))
-            self._since_char = self._read_chars - len(self._pending) - rest
+        self._lag = lag
+        return rising
 
-    def _copy(self, piece: str, tag: int, place: int, last: int) -> None:
-        """A piece ends a stale phrase."""
-        knobs = self._knobs
-        if not self._lag or self._ring[(place - self._lag) % LOOKBACK_PIECES] != tag:
-            if self._copying:
-                self._prose -= knobs.novelty_cost_chars
-                self._data = 0.0
-            self._turn(tag, place, last)
-        self._copying = True
-        gain, fragile = _weigh(piece, knobs.structure_weight, knobs.data_weight)
-        if fragile:
-            self._data += gain
-        else:
-            self._prose += gain
+    def _turn(self, tag: int, place: int, last: int) -> int:
+        """Copy from another place than before; the lag, by Brent's cycle detection over turns."""
+        if self._copying:
+            self._prose -= self._knobs.novelty_cost_chars
+            self._data = 0.0
+        lag = place - (self._anchor_at if tag == self._anchor else last)
+        self._turns += 1
+        if self._turns & (self._turns - 1) == 0:
+            self._anchor, self._anchor_at = tag, place
+        return lag if lag <= _MAX_LAG else 0
 
     def _stop_copying(self, piece: str, *, alike: bool) -> None:
         """A piece ends a new phrase, or one that is stale only with its digits masked."""
@@ -355,21 +369,13 @@ class StretchRule:
             self._prose -= knobs.novelty_cost_chars
         elif self._prose:
             if self._copying:
-                self._prose -= 2 * knobs.novelty_cost_chars
+                self._prose -= _COUNTED_COST * knobs.novelty_cost_chars
             gain, _ = _weigh(piece, knobs.structure_weight, knobs.data_weight)
             self._prose += knobs.structure_weight * gain
         self._data = 0.0
         self._copying = False
         self._turns = 0
         self._anchor = -1
-
-    def _turn(self, tag: int, place: int, last: int) -> None:
-        """Choose the lag to copy from here on, by Brent's cycle detection over the turns."""
-        lag = place - (self._anchor_at if tag == self._anchor else last)
-        self._lag = lag if lag <= _MAX_LAG else 0
-        self._turns += 1
-        if self._turns & (self._turns - 1) == 0:
-            self._anchor, self._anchor_at = tag, place
 
     def copied(self) -> Copied:
         """Describe what repeated, after a trip."""
@@ -385,8 +391,10 @@ class StretchRule:
 
 
 def _hash_phrases(pieces: list[str]) -> list[int]:
-    joined = map("".join, zip(pieces, pieces[1:], pieces[2:], strict=False))
-    return list(map(xxh3_64_intdigest, map(str.encode, joined)))
+    """Hash every three pieces in a row, the last piece left out: it may go on."""
+    whole = pieces[:-1]
+    phrases = map("".join, zip(whole, whole[1:], whole[2:], strict=False))
+    return list(map(xxh3_64_intdigest, map(str.encode, phrases)))
 
 
 def _period(text: str) -> int | None:

@@ -69,8 +69,8 @@ def test_a_loop_trips_whatever_its_period(unit: str, within: int) -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        "Step {}: I look at the table and it is fine.\n",
-        "{}. Yes, I do agree with all of that today.\n",
+        "Step {}: I look at the table again and I see that all of it is fine.\n",
+        "{}. Yes, I do agree with all of that today, and I have nothing to add.\n",
     ],
 )
 def test_rounds_that_count_up_trip(unit: str) -> None:
@@ -96,11 +96,12 @@ def test_rounds_in_changing_order_trip() -> None:
         "Here it is:\n" + prose("file", 9_000) + "\nCorrected:\n" + prose("file", 9_000),
         "[" + ", ".join(["0"] * 64 * 64) + "]",
         " ".join(random.Random(2).choices(["0", "1", "2"], k=30_000)),
+        "".join(f"INSERT INTO t (id, name) VALUES ({n}, 'user{n}');\n" for n in range(400)),
         "\n".join(f"{row},sensor-north,{row * 7919 % 997},degrees,ok" for row in range(1_500)),
         "\n".join(map(str, range(10_000))),
         "I will not draw on the walls of the school.\n" * 50,
     ],
-    ids=["prose", "file twice", "zeros", "tiles", "rows", "counting", "fifty lines"],
+    ids=["prose", "file twice", "zeros", "tiles", "inserts", "rows", "counting", "fifty lines"],
 )
 def test_what_only_looks_like_a_loop_passes(text: str) -> None:
     """Prose, a file and its correction, data and rows of one shape do not trip."""
