@@ -38,7 +38,7 @@ def test_what_is_read_can_be_written(opening: str) -> None:
 
 def test_much_that_is_not_deep_is_read() -> None:
     """Many values beside one another are no nesting."""
-    assert json_text.loads(b"[" + b"[[]]," * 500 + b"[]]") == [*[[[]]] * 500, []]
+    assert json_text.loads(b"[" + b"[[], 7]," * 500 + b"[]]") == [*[[[], 7]] * 500, []]
 
 
 def test_what_is_no_json_value_is_refused() -> None:
