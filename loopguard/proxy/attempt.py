@@ -149,9 +149,9 @@ class Attempt:
             self.own_time_s += perf_counter() - began_at
             if outcome is not None:
                 return outcome
-            self.clocks.caller_is_slow = True
+            self.clocks.pause()
             await self.relay.flush(suspected=self.detector.suspected)
-            self.clocks.caller_is_slow = False
+            self.clocks.resume()
 
     def _take(self, chunk: bytes) -> Outcome | None:
         """Read what has come; say how the attempt ends if it ends here."""

@@ -45,12 +45,17 @@ class Clocks:
         self._stream_idle_s = stream_idle_s
         self._began_at = self._loop.time()
         self._last_delta_at = self._began_at
+        self._paused_at: float | None = None
+        self._running = False
         self.expired: Stalled | TimedOut | Drained | None = None
-        self.caller_is_slow = False
 
     async def __aenter__(self) -> Self:
         await self._scope.__aenter__()
-        self._look()
+        self._running = True
+        if self.expired is None:
+            self._look()
+        else:
+            self._end()
         return self
 
     async def __aexit__(
@@ -59,23 +64,45 @@ class Clocks:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._running = False
         if self._timer is not None:
             self._timer.cancel()
         await self._scope.__aexit__(kind, error, traceback)
 
     def progress(self) -> None:
         """Restart the idle clock: a delta that carries something has come."""
-        self._silence_s = self._stream_idle_s
         self._last_delta_at = self._loop.time()
+        if self._silence_s != self._stream_idle_s:
+            # The first delta: from here on another limit holds, which may be due sooner.
+            self._silence_s = self._stream_idle_s
+            if self._timer is not None:
+                self._timer.cancel()
+            self._look()
+
+    def pause(self) -> None:
+        """Stop the idle clock: what the caller does not take is not the upstream's stall."""
+        self._paused_at = self._loop.time()
+
+    def resume(self) -> None:
+        """Let the idle clock go on from where it stood."""
+        self._last_delta_at += self._paused_s(self._loop.time())
+        self._paused_at = None
+
+    def _paused_s(self, now: float) -> float:
+        return 0.0 if self._paused_at is None else now - self._paused_at
 
     def drain(self) -> None:
-        """End the body now: this process cannot wait any longer."""
+        """End the body, now or as soon as it begins: this process cannot wait any longer."""
         self._expire(Drained())
 
     def _expire(self, outcome: Stalled | TimedOut | Drained) -> None:
         if self.expired is None:
             self.expired = outcome
-            self._scope.reschedule(self._loop.time())
+            if self._running:
+                self._end()
+
+    def _end(self) -> None:
+        self._scope.reschedule(self._loop.time())
 
     def _look(self) -> None:
         """End the body if a limit is reached, else come back when the next one is due."""
@@ -87,8 +114,7 @@ class Clocks:
             ends_at = self._began_at + self._call_timeout_s
             limits.append((ends_at, TimedOut("attempt", self._call_timeout_s)))
         if self._silence_s is not None:
-            # While the caller does not take what there is, the upstream is not to blame.
-            since = now if self.caller_is_slow else self._last_delta_at
+            since = self._last_delta_at + self._paused_s(now)
             limits.append((since + self._silence_s, Stalled(self._silence_s)))
         due_at, outcome = min(limits, key=lambda limit: limit[0])
         if due_at <= now:
