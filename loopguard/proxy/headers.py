@@ -112,5 +112,7 @@ def retry_after_s(values: Iterable[str], now: datetime | None = None) -> float |
             moment = parsedate_to_datetime(value)
         except ValueError:
             continue
+        if moment.tzinfo is None:  # `-0000`: a time of UTC from a clock that knows no zone
+            moment = moment.replace(tzinfo=UTC)
         return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())
     return None
