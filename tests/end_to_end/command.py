@@ -1,0 +1,102 @@
+"""The real command, ``loopguard serve``, as a process of its own."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.end_to_end.raw_caller import PATIENCE_S
+
+_SERVING = re.compile(r"serving on .*:(\d+), for operators on .*:(\d+)")
+
+
+class Command:
+    """A running ``loopguard serve``.
+
+    Attributes:
+        port: where callers are served.
+        admin: where operators look.
+        lines: of its log, as far as they have been read.
+    """
+
+    def __init__(self, running: asyncio.subprocess.Process) -> None:
+        self.port = 0
+        self.admin = ""
+        self.lines: list[str] = []
+        self._running = running
+        self._happened = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        """Take the log as it is written, so that the process never waits for its reader."""
+        assert self._running.stderr is not None
+        async for line in self._running.stderr:
+            self.lines.append(line.decode())
+            self._happen()
+        self._happen()
+
+    def _happen(self) -> None:
+        self._happened.set()
+        self._happened = asyncio.Event()
+
+    async def line(self, fragment: str) -> str:
+        """The first line of the log that holds the fragment, waited for."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not (found := [line for line in self.lines if fragment in line]):
+                assert self._running.returncode is None, "".join(self.lines)
+                await self._happened.wait()
+        return found[0]
+
+    async def began(self) -> None:
+        """Wait until it serves."""
+        ports = _SERVING.search(json.loads(await self.line("serving on"))["message"])
+        assert ports is not None
+        self.port = int(ports[1])
+        self.admin = f"http://127.0.0.1:{ports[2]}"
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._running.terminate()
+
+    async def ended(self) -> int:
+        """Read the rest of the log and return the exit status."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self._reading
+            return await self._running.wait()
+
+    def memory_bytes(self) -> int:
+        """What it has resident."""
+        pages = Path(f"/proc/{self._running.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def open_files(self) -> int:
+        """How many descriptors it has open, sockets included."""
+        return len(list(Path(f"/proc/{self._running.pid}/fd").iterdir()))
+
+
+@asynccontextmanager
+async def serving(base_url: str, **environment: str) -> AsyncIterator[Command]:
+    """Start the command in front of an upstream; keywords are environment variables."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("LOOPGUARD")}
+    environ |= {
+        "LOOPGUARD_SERVER__PORT": "0",
+        "LOOPGUARD_SERVER__ADMIN_PORT": "0",
+        "LOOPGUARD_RETRY__INITIAL_WAIT_S": "0.001",
+        "LOOPGUARD_UPSTREAM__BASE_URL": base_url,
+    }
+    environ |= {f"LOOPGUARD_{name.upper()}": text for name, text in environment.items()}
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loopguard", "serve", env=environ, stderr=asyncio.subprocess.PIPE
+    )
+    command = Command(running)
+    try:
+        await command.began()
+        yield command
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await command.ended()
