@@ -90,7 +90,7 @@ class Loopguard:
         )
         self._metrics.watch_held_bytes(self._held_bytes)
         api = web.Application(client_max_size=server.max_body_bytes)
-        api.router.add_route("*", "/{path:.*}", self._routes.handle)
+        api.router.add_route("*", r"/{path:[\s\S]*}", self._routes.handle)
         admin = Admin(self._metrics, lambda: not self._routes.draining).application()
         # The caller's leaving is noticed in silent phases too (lessons.md 1).
         self._api = web.AppRunner(

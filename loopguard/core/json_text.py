@@ -47,12 +47,12 @@ def _refuse_deep(value: object) -> None:
         raise ValueError("nested too deeply")
 
 
-def dumps(value: object) -> bytes:
+def dumps(value: object, *, sort_keys: bool = False) -> bytes:
     """Write ``value`` as compact JSON in UTF-8; a pair of surrogates comes out as one escape."""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else None)
     except TypeError:  # a lone surrogate, or an integer of more than 64 bits
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys).encode()
 
 
 def string_body(text: str) -> bytes:

@@ -7,8 +7,6 @@ upstream's own answer to a bad request is the answer that the caller gets.
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from loopguard.core import json_text
 from loopguard.errors import InvalidRequest
 
@@ -37,7 +35,7 @@ class Plan:
         request = read_object(self.body)
         request.pop("stream", None)
         request.pop("stream_options", None)
-        return orjson.dumps(request, default=str, option=orjson.OPT_SORT_KEYS)
+        return json_text.dumps(request, sort_keys=True)
 
 
 def read_object(body: bytes) -> dict[str, Any]:

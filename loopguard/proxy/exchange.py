@@ -30,7 +30,7 @@ from loopguard.core.retry import (
     conclude,
     decide,
 )
-from loopguard.errors import LoopguardError, ModelResponseLoop
+from loopguard.errors import InternalFault, LoopguardError, ModelResponseLoop
 from loopguard.proxy import headers as crossing
 from loopguard.proxy.attempt import Attempt
 from loopguard.proxy.caller import Caller, CallerGone, error_headers, error_response
@@ -145,6 +145,9 @@ class Exchange:
         except (asyncio.CancelledError, CallerGone):
             self.record.outcome = outcome_name(Departed())
             raise
+        except Exception:  # noqa: BLE001 - the caller is told, in the stream where one is open
+            self._shared.report.own_fault()
+            return await self._fail(InternalFault("loopguard has failed on this request"))
         finally:
             self.record.duration_s = perf_counter() - began_at
             self._shared.report.exchange_ended(self.record)

@@ -51,6 +51,11 @@ class Report:
         """A request was refused because it has looped lately."""
         self._metrics.loop_memory_refused()
 
+    def own_fault(self) -> None:
+        """A fault of loopguard's own, told where its exception is handled."""
+        # The log writes the exception's class and places, no value of the request or the reply.
+        _log.exception("a fault of loopguard's own")
+
     def exchange_ended(self, exchange: ExchangeRecord) -> None:
         """An exchange has ended, whoever ended it."""
         figures = exchange.figures()

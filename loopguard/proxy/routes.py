@@ -7,7 +7,6 @@ might understand gets past the guard.
 import asyncio
 import contextlib
 import hmac
-import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -32,9 +31,11 @@ from loopguard.proxy.exchange import Exchange, Shared
 from loopguard.proxy.passthrough import pass_through
 from loopguard.settings import DEFAULT_PROFILE, Route
 
-_log = logging.getLogger("loopguard")
+# A fragment has no place in a request; the upstream would be sent what stands before it.
+_PATH = re.compile(r"(?:/profiles/(?P<profile>[^/]*))?(?:/api)?/v1(?P<rest>/[^#]*)")
 
-_PATH = re.compile(r"(?:/profiles/(?P<profile>[^/]*))?(?:/api)?/v1(?P<rest>/.*)")
+# Where some servers cut a segment: parameters, a second query, spaces and controls.
+_AFTER_A_NAME = re.compile(r"[;?#\x00-\x20].*", re.DOTALL)
 
 
 class Routes:
@@ -62,25 +63,39 @@ class Routes:
         self._client_tokens = [token.encode() for token in client_tokens]
         self._drain_s = drain_s
         self.exchanges: set[Exchange] = set()
+        self._requests = 0
         self.draining = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve one request; every refusal has the API's own shape."""
+        self._requests += 1
+        self._idle.clear()
+        try:
+            return await self._answer(request)
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._idle.set()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._serve(request)
         except web.HTTPRequestEntityTooLarge:
             refusal: LoopguardError = BodyTooLarge(
                 f"the request body exceeds {request.client_max_size} bytes"
             )
+        except web.RequestPayloadError:
+            refusal = InvalidRequest("the request body broke off or cannot be unpacked")
+        except RecursionError:
+            refusal = InvalidRequest("the request body is nested too deeply")
         except LoopguardError as error:
             refusal = error
         except CallerGone:
             return web.Response()
         except Exception:  # noqa: BLE001 - the caller is told, in the API's shape
-            # A traceback holds names and line numbers, no value of the request or the reply.
-            _log.exception("a fault of loopguard's own")
+            self._shared.report.own_fault()
             refusal = InternalFault("loopguard has failed on this request")
         return error_response(refusal, chat.error_body(refusal))
 
@@ -110,16 +125,13 @@ class Routes:
             relay=_relay(request, profile),
         )
         self.exchanges.add(exchange)
-        self._idle.clear()
         try:
             return await exchange.run()
         finally:
             self.exchanges.discard(exchange)
-            if not self.exchanges:
-                self._idle.set()
 
     async def drain(self, limit_s: float, farewell_s: float) -> None:
-        """Refuse what comes, let the running exchanges end, and end the rest.
+        """Refuse what comes, let what runs end, and end the exchanges that do not.
 
         Args:
             limit_s: seconds that they may take.
@@ -169,12 +181,15 @@ def _relay(request: web.Request, profile: Profile) -> Relay:
 
 
 def _plainest(path: str) -> str:
-    """The path decoded, without doubled or closing slashes.
+    """The path as the most lenient of servers reads it.
+
+    Decoded twice, in small letters, without parameters and without doubled or closing slashes.
 
     Raises:
         PathNotFound: it would leave the prefix.
     """
-    segments = [segment for segment in re.split(r"[/\\]", unquote(path)) if segment]
+    segments = re.split(r"[/\\]", unquote(unquote(path)).lower())
+    segments = [name for segment in segments if (name := _AFTER_A_NAME.sub("", segment))]
     if any(segment in (".", "..") for segment in segments):
         raise PathNotFound("the path has segments that lead out of the API")
     return "/" + "/".join(segments)

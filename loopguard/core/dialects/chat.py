@@ -89,7 +89,8 @@ class Parser:
             raise ValueError("a data line is no JSON object")
         try:
             return Parsed(self._events(chunk), chunk, not chunk.get("choices") and "usage" in chunk)
-        except (AttributeError, KeyError, TypeError):
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+            # Of those the messages may quote the stream.
             raise ValueError("a data line is no chat completion chunk") from None
 
     def _events(self, chunk: Json) -> list[Event]:
@@ -177,7 +178,7 @@ def read_fault(error: object) -> UpstreamFault:
     known: Json = error if isinstance(error, dict) else {"message": str(error)}
     try:
         status = int(known.get("code", _BAD_GATEWAY))
-    except (TypeError, ValueError):  # a code in words, `server_error`
+    except (OverflowError, TypeError, ValueError):  # a code in words, `server_error`
         status = _BAD_GATEWAY
     if not _FIRST_ERROR_STATUS <= status <= _LAST_ERROR_STATUS:
         status = _BAD_GATEWAY
