@@ -88,8 +88,6 @@ class Routes:
             )
         except web.RequestPayloadError:
             refusal = InvalidRequest("the request body broke off or cannot be unpacked")
-        except RecursionError:
-            refusal = InvalidRequest("the request body is nested too deeply")
         except LoopguardError as error:
             refusal = error
         except CallerGone:

@@ -328,7 +328,6 @@ async def test_fault_of_our_own_after_the_head(
     [
         b'{"model":"m","messages":"\\ud83d"}',
         b'{"model":"m","messages":[],"seed":123456789012345678901234567890}',
-        b'{"model":"m","messages":' + b"[" * 600 + b"]" * 600 + b"}",
     ],
 )
 async def test_odd_requests_that_loop_are_remembered(guarded: Guard, body: bytes) -> None:
