@@ -29,7 +29,7 @@ FREQUENCY = FrequencyKnobs(
     max_response_chars=250_000,
 )
 STRETCH = StretchKnobs(
-    min_stale_chars=2400, novelty_cost_chars=12, structure_weight=0.4, data_weight=0.12
+    min_stale_chars=2350, novelty_cost_chars=12, structure_weight=0.4, data_weight=0.07
 )
 DOCUMENT = Detection(CHANNELS, FREQUENCY)
 STRETCH_ALONE = Detection(CHANNELS, None, STRETCH)

@@ -2,18 +2,18 @@ r"""The stretch rule: the reply has stopped saying anything new.
 
 Theory. The text is cut into pieces: a run of letters and digits with the punctuation and space that
 follow it, at most to the end of its line; capped, so that text without spaces has pieces too. A
-*phrase* is three pieces in a row. A phrase is *stale* when it has stood twice before within the
-last 4,096 pieces: a thing said a third time. (At "once before", a reply that prints a file and then
-its corrected copy would be killed.)
+*phrase* is three pieces in a row. A phrase is *stale* when it has stood twice before, never more
+than 4,096 pieces apart: a thing said a third time. (At "once before", a reply that prints a file
+and then its corrected copy would be killed.)
 
 One number, the level, says how long nothing new has been said. It is counted in characters of
 prose and never falls below zero:
 
 * A piece that ends a stale phrase raises it by its characters times a weight: 1 for a word of a
   sentence; ``structure_weight`` for a word that punctuation joins to others (code, markup, keys),
-  for a single letter, a symbol, whitespace and a slice of a run without spaces; ``data_weight`` for
-  numbers and literals such as ``null``. Repetition is what data is made of and what sentences are
-  not.
+  for a single letter, a symbol, whitespace and a slice of a run without spaces (half of it where
+  that may be an encoded image); ``data_weight`` for numbers (0xff is one) and literals such as
+  ``null``. Repetition is what data is made of and what sentences are not.
 * A piece that ends a new phrase lowers it by ``novelty_cost_chars``.
 * So does a *turn*: copying goes on, but from another place than before. A loop copies on and on
   from one place; rows of a table and tiles of a map jump about.
@@ -24,8 +24,8 @@ prose and never falls below zero:
 
 The rule trips when the level reaches ``min_stale_chars``. This is a cumulative sum (Page, 1954): at
 every piece it weighs "copying" against "going on", and its memory is one number. Every loop drives
-it up whatever its period, up to half the lookback; the rows of a table, the copies of a chorus and
-a file printed twice each run against what is new between them.
+it up whatever its period; the rows of a table, the copies of a chorus and a file printed twice each
+run against what is new between them.
 
 To follow a copy, its distance (the *lag*) is tried first. Where it fails, the last place of the
 phrase is taken. In a loop whose unit repeats inside itself that is always too near a place, so the
@@ -41,9 +41,9 @@ Blind spots:
 * A bare counter, one number a line, and numbered rounds so short (under some 60 characters) that
   what a number touches is most of them: rows of data look the same.
 * A stutter whose text moves on, and paraphrase without end: every phrase is new.
-* A period of more than about 1,300 pieces (some 7,000 characters of prose): the third copy falls
-  out of the lookback.
-* Grids of one value and floods of digits are taken for data until 20,000 characters.
+* A period of more than some 14,000 characters of prose: too many of its phrases drive each other
+  out of the table.
+* Grids of one value and rows of equal numbers are taken for data until some 35,000 characters.
 * Requested repetition ("write it 500 times") is a loop by its text. Raise the floor for it.
 """
 
@@ -61,8 +61,8 @@ BLOCK_CHARS = 256
 """Small beside any floor, large beside what a block costs by itself."""
 
 LOOKBACK_PIECES = 4096
-"""Twice the longest period seen in published loops (6,000 characters, some 1,100 pieces), and more
-for a third copy; longer remembers boilerplate that is only far apart."""
+"""Above the longest period seen in published loops (6,000 characters, some 1,100 pieces) with room
+to spare; longer remembers boilerplate that is only far apart."""
 
 SLOTS = 8192
 """Entries of the direct-mapped table: twice the lookback, so that a loop's phrases seldom meet."""
@@ -87,6 +87,9 @@ _MAX_LAG = LOOKBACK_PIECES - BLOCK_CHARS
 _PIECE_CAP_CHARS = 16
 """Above nearly every word, so that a capped piece is a slice of something that is none."""
 
+_ENCODED_CHARS = 8
+"""Base64 of equal bytes or pixels has a period of four; so have no words of this length."""
+
 _piece = re.compile(
     r"(?:\d{1,4}(?:[.:]\d{1,4}){1,3}|\w{1,16})[^\w\n]{0,15}\n{0,8}"  # 00:02:10 and 3.14 are one
     r"|[^\w\n]{1,16}\n{0,8}"
@@ -95,9 +98,10 @@ _piece = re.compile(
 _word = re.compile(r"[^\W\d_]{2,}")
 _after_run = re.compile(r"\W")
 _prose_after = re.compile(
-    r"[.,;:!?\u2026)\"'\u2019\u201d*]{0,2}\s{1,2}|\s?[-\u2013\u2014]\s?|['\u2019]|\.{3}\s"
+    r"[.!?\u2026)\"'\u2019\u201d*]{0,2}\s{1,2}|; {1,2}|\s?[-\u2013\u2014]\s?|['\u2019]|\.{3}\s"
 )
-"""What stands between the words of a sentence: marks and a space, a dash, an apostrophe."""
+"""What stands between the words of a sentence: a space, the marks that end one, a dash, an
+apostrophe. Not a comma: most commas that come back and back are those of lists."""
 
 _unspaced_script = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff]"
@@ -119,9 +123,8 @@ class StretchKnobs:
             Lower follows loops that drift and takes rows of one shape for a loop.
         structure_weight: what a character of code, markup, symbols or whitespace counts beside one
             of prose. Higher cuts loops in code earlier and kills generated code.
-        data_weight: what a character of numbers and literals counts, and of what joins the words of
-            code. Higher cuts floods of digits
-            earlier and kills grids: at a floor of 2,400 and 0.12 a grid of 20,000 zeros passes.
+        data_weight: what a character of numbers and literals counts. Higher cuts floods of digits
+            earlier and kills grids: at a floor of 2,350 and 0.07 a grid of 100 x 100 zeros passes.
     """
 
     min_stale_chars: int
@@ -150,23 +153,35 @@ class Copied(NamedTuple):
 def _weigh(piece: str, structure_weight: float, data_weight: float) -> tuple[float, bool]:
     """What a stale piece counts, and whether only while it is copied without a change."""
     run = piece[: _run_end(piece)]
-    single_letter = piece[0].isalpha()
+    is_slice = len(run) == _PIECE_CAP_CHARS
     fragile = False
     if _unspaced_script.search(run):
         weight = 1.0
-    elif _word.search(run) is None:
-        weight = data_weight if run.strip("_") and not single_letter else structure_weight
-        fragile = not single_letter
-    elif run.lower() in _LITERALS:
-        weight, fragile = data_weight, True
-    elif len(run) == _PIECE_CAP_CHARS:
+    elif not is_slice and _word.search(run) is None:
+        weight, fragile = _weigh_no_word(piece, run, structure_weight, data_weight)
+    elif len(run) >= _ENCODED_CHARS and run[4:] == run[:-4]:
+        weight, fragile = structure_weight / 2, True
+    elif is_slice:
         weight, fragile = structure_weight, True
+    elif run[0].isdigit() or run.lower() in _LITERALS:
+        weight, fragile = data_weight, True
     elif _prose_after.fullmatch(piece, len(run)):
         weight = 1.0
     else:
-        joint = len(piece) - len(run)
-        return structure_weight * len(run) + data_weight * joint, False
+        weight = structure_weight
     return weight * len(piece), fragile
+
+
+def _weigh_no_word(
+    piece: str, run: str, structure_weight: float, data_weight: float
+) -> tuple[float, bool]:
+    """The weight of a character, and whether it is fragile, where a piece holds no word."""
+    if piece[0].isalpha() and piece[-1].isspace():
+        return structure_weight, False
+    is_white = piece[0] == "/" and not piece.strip("/\n")  # as base64
+    if piece[0].isalpha() or is_white:
+        return structure_weight / 2, True
+    return data_weight if run.strip("_") else structure_weight, True
 
 
 def _run_end(piece: str) -> int:

@@ -22,7 +22,7 @@ from loopguard.core.events import Channel
 DOCUMENT = FrequencyKnobs(256, 32, 2, 3000, 250_000)
 ARMED = Detection(channels=("content", "reasoning", "arguments"), frequency=DOCUMENT)
 STRETCH = Detection(
-    channels=("content", "arguments"), frequency=None, stretch=StretchKnobs(2400, 12, 0.4, 0.12)
+    channels=("content", "arguments"), frequency=None, stretch=StretchKnobs(2350, 12, 0.4, 0.07)
 )
 BOTH = replace(STRETCH, frequency=DOCUMENT)
 LOOP = "void 0; " * 2000
@@ -155,8 +155,8 @@ def test_the_stretch_rule_tells_what_it_saw() -> None:
     assert abs(trip.onset_char - 14) < 37
     assert trip.sample in SENTENCE * 2
     told = (
-        r"nothing new said in 27\d\d characters \(7\d rounds of 37 characters\), 685 words into "
-        r"the reply \(685 words, 2816 characters read before it was abandoned\)"
+        r"nothing new said in 24\d\d characters \(68 rounds of 37 characters\), 623 words into "
+        r"the reply \(623 words, 2560 characters read before it was abandoned\)"
     )
     assert re.fullmatch(told, trip.sentence)
     assert "look" not in repr(trip)
@@ -230,7 +230,7 @@ def test_a_request_for_repetition_raises_both_floors() -> None:
     assert plain is not None
     assert raised is not None
     assert capped is not None
-    assert 1.8 < raised.chars / plain.chars < 2.0
+    assert 1.8 < raised.chars / plain.chars < 2.1
     assert capped.chars < plain.chars * MAX_FLOOR_FACTOR
     twice = Detector(ARMED, floor_factor=2.0).feed("content", LOOP * 2)
     assert twice is not None
@@ -245,7 +245,7 @@ def test_levels_say_how_near_each_rule_came() -> None:
     levels = detector.levels()
     assert levels["frequency"] == Level(now=135, peak=135, floor=3000)
     assert levels["length"] == Level(now=800, peak=800, floor=250_001)
-    assert levels["stretch"].floor == 2400
+    assert levels["stretch"].floor == 2350
     assert 400 < levels["stretch"].now == levels["stretch"].peak < 600
     assert Detector(BOTH).levels() == {}
     unbounded = Detector(replace(BOTH, frequency=replace(DOCUMENT, max_response_chars=0)))
@@ -282,7 +282,7 @@ def test_the_launch_names_what_is_armed() -> None:
     assert str(describe(unbounded)).endswith("more than 32 times in the last 256")
     assert describe(DISARMED) is None
     assert str(describe(BOTH)).endswith(
-        "or once it passes 250000 characters, or once it has said nothing new for 2400 characters "
+        "or once it passes 250000 characters, or once it has said nothing new for 2350 characters "
         "of prose or their weight in other text"
     )
     assert str(describe(STRETCH)).startswith(

@@ -1,5 +1,6 @@
 """The stretch rule sees that nothing new is said, and lets data, rows and corrections pass."""
 
+import base64
 import random
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from loopguard.core.detection.stretch import (
 )
 
 SHIPPED = StretchKnobs(
-    min_stale_chars=2400, novelty_cost_chars=12, structure_weight=0.4, data_weight=0.12
+    min_stale_chars=2350, novelty_cost_chars=12, structure_weight=0.4, data_weight=0.07
 )
 SYLLABLES = [first + vowel for first in "bdfgklmnprstvz" for vowel in "aeiou"]
 
@@ -43,16 +44,21 @@ def judge(text: str, knobs: StretchKnobs = SHIPPED) -> tuple[int | None, Stretch
         ("I open the file. I write the fix. Let me start.\n\n", 3_100),
         (prose("paragraph", 800), 4_800),
         (prose("paragraphs", 3_000), 9_200),
+        (prose("chapter", 9_000), 26_000),
         ("快跑快跑快跑。", 2_900),
         ("\n", 6_700),
         ("!", 6_700),
         ("😀😃😄😁😆😅", 6_700),
         ("strstr", 6_700),
-        ("<tr><td></td><td></td></tr>", 11_000),
+        ("<tr><td></td><td></td></tr>", 6_700),
         ('    {\n      "sku": "B-204",\n      "label": "Washer M6"\n    },\n', 8_000),
         ("a ", 6_700),
-        ("0", 21_000),
-        ("null, ", 21_000),
+        ("0", 12_500),
+        ("8.\t", 36_000),
+        ("/", 12_500),
+        ("A/", 12_500),
+        ("null, ", 36_000),
+        ("0xffff, ", 36_000),
         ("I care about the maps, and about the clocks. I care about the maps. ", 3_300),
         ("+--+--+--+\n  |  .  |\n", 6_900),
         ("\ud83d! ", 6_900),
@@ -61,7 +67,7 @@ def judge(text: str, knobs: StretchKnobs = SHIPPED) -> tuple[int | None, Stretch
 def test_a_loop_trips_whatever_its_period(unit: str, within: int) -> None:
     """Words, sentences, paragraphs, symbols and whitespace: each trips within a bound."""
     before = prose("before", 1_000)
-    taken, _ = judge(before + unit * (30_000 // len(unit)))
+    taken, _ = judge(before + unit * max(4, 40_000 // len(unit)))
     assert taken is not None
     assert len(before) < taken < len(before) + within
 
@@ -100,8 +106,21 @@ def test_rounds_in_changing_order_trip() -> None:
         "\n".join(f"{row},sensor-north,{row * 7919 % 997},degrees,ok" for row in range(1_500)),
         "\n".join(map(str, range(10_000))),
         "I will not draw on the walls of the school.\n" * 50,
+        base64.encodebytes(b"picture" + bytes(8_000) + b"\xff" * 8_000).decode(),
+        base64.b64encode(b"picture" + bytes(8_000) + b"\xff" * 8_000).decode(),
     ],
-    ids=["prose", "file twice", "zeros", "tiles", "inserts", "rows", "counting", "fifty lines"],
+    ids=[
+        "prose",
+        "file twice",
+        "zeros",
+        "tiles",
+        "inserts",
+        "rows",
+        "counting",
+        "fifty lines",
+        "image in lines",
+        "image",
+    ],
 )
 def test_what_only_looks_like_a_loop_passes(text: str) -> None:
     """Prose, a file and its correction, data and rows of one shape do not trip."""
@@ -113,7 +132,7 @@ def test_a_reply_that_leaves_a_run_is_forgotten_it() -> None:
     run = "Now I run it.\n" * 150
     taken, rule = judge(run + prose("between", 6_000))
     assert (taken, rule.level) == (None, 0.0)
-    assert 1_700 < rule.peak < 2_400
+    assert 1_700 < rule.peak < 2_350
     assert rule.feed(run) is None
 
 
@@ -136,8 +155,8 @@ def test_a_raised_floor_takes_as_much_more() -> None:
     rule = StretchRule(SHIPPED, 5.0)
     taken = rule.feed("court " * 10_000)
     assert taken is not None
-    assert rule.floor == 12_000
-    assert 12_000 < taken < 12_600
+    assert rule.floor == 11_750
+    assert 11_750 < taken < 12_400
 
 
 def test_suspicion_comes_at_a_quarter_of_the_floor() -> None:
