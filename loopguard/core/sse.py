@@ -59,6 +59,9 @@ class Decoder:
         Raises:
             EventTooLong: the block that has begun is longer than the bound.
         """
+        if _is_one_data_line(chunk) and not self._rest:
+            self._begun = True
+            return [Block(chunk, chunk[6:-2])]
         if self._rest:
             # Searching the new bytes alone keeps a long block that comes in small reads linear.
             searched = max(0, len(self._rest) - 2)
@@ -107,6 +110,16 @@ class Decoder:
             elif name == b"event":
                 event = value
         return Block(raw, b"\n".join(data) if data else None, event)
+
+
+def _is_one_data_line(chunk: bytes) -> bool:
+    """Whether a read is one whole event of one line, as nearly all are while a model writes."""
+    return (
+        chunk.startswith(b"data: ")
+        and chunk.endswith(b"\n\n")
+        and chunk.find(b"\n") == len(chunk) - 2
+        and b"\r" not in chunk
+    )
 
 
 def encode(data: bytes, event: bytes = b"") -> bytes:

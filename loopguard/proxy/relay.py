@@ -15,6 +15,7 @@ from typing import TypeAlias
 from aiohttp import web
 
 from loopguard.core import json_text, sse
+from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
 from loopguard.core.events import Parsed
 from loopguard.core.plan import Plan
@@ -95,11 +96,11 @@ class LiveRelay:
         self._waiting.append(raw)
         self.held_bytes += len(raw)
 
-    async def flush(self, *, suspected: bool) -> None:
+    async def flush(self, detector: Detector) -> None:
         """Send on what has arrived, unless nothing of the reply is there yet or it is suspected."""
         if not self._waiting or not self._carries:
             return
-        if suspected and self.held_bytes <= self._max_held_bytes:
+        if detector.suspected and self.held_bytes <= self._max_held_bytes:
             return
         await self._send()
 
@@ -159,7 +160,7 @@ class HeldRelay:
         if block.data is not None:
             self._held.add(block.data, parsed)
 
-    async def flush(self, *, suspected: bool) -> None:
+    async def flush(self, detector: Detector) -> None:
         """Nothing leaves yet."""
 
     @property

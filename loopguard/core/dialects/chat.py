@@ -101,8 +101,9 @@ class Parser:
         error = chunk.get("error")
         for choice in chunk.get("choices") or ():
             index = _index(choice) or 0
-            for entries in (choice.get("logprobs") or {}).values():
-                _expect(entries, list)
+            if logprobs := choice.get("logprobs"):
+                for entries in logprobs.values():
+                    _expect(entries, list)
             if delta := choice.get("delta"):
                 _read_delta(delta, index, events)
             reason = choice.get("finish_reason")
@@ -118,7 +119,15 @@ class Parser:
         return events
 
 
+# What nearly every delta holds; only the others are searched for more.
+_PLAIN_DELTA = {"role", "content"}
+
+
 def _read_delta(delta: Json, choice: int, events: list[Event]) -> None:
+    if delta.keys() == _PLAIN_DELTA:
+        if text := _text(delta, "content"):
+            events.append(TextDelta(text, choice))
+        return
     before = len(events)
     details = delta.get("reasoning_details") or ()
     if text := _text(delta, "content"):
@@ -316,7 +325,11 @@ def _place(chunk: Json) -> _Place | None:
         return None
     choice = choices[0]
     delta = choice.get("delta")
-    if not delta or choice.get("finish_reason") or any(delta.get(part) for part in _WHOLE_PARTS):
+    if not delta or choice.get("finish_reason"):
+        return None
+    if delta.keys() == _PLAIN_DELTA:
+        return choice.get("index") or 0, None
+    if any(delta.get(part) for part in _WHOLE_PARTS):
         return None
     details = delta.get("reasoning_details") or ()
     calls = delta.get("tool_calls") or ()
