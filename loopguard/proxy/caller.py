@@ -90,6 +90,7 @@ class Caller:
         """End the stream."""
         if self._response is None:
             raise AssertionError("a stream that has not begun")
+        self._stop_comments()
         with contextlib.suppress(ConnectionError):
             await self._response.write_eof()
         return self._response
@@ -102,10 +103,13 @@ class Caller:
         try:
             yield
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._comment is not None:
-                self._comment.cancel()
+            self._stop_comments()
+
+    def _stop_comments(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
 
     def _look(self) -> None:
         """Send a comment if one is due, and come back when the next one is."""

@@ -63,7 +63,7 @@ class LiveRelay:
         caller: whom to.
         plan: what was asked for.
         figures: of the attempts before this one.
-        max_held_bytes: bound of what is held back under suspicion; past it the bytes leave.
+        max_held_bytes: bound of what is held back; past it the bytes leave.
     """
 
     def __init__(self, caller: Caller, plan: Plan, figures: Figures, max_held_bytes: int) -> None:
@@ -98,9 +98,10 @@ class LiveRelay:
 
     async def flush(self, detector: Detector) -> None:
         """Send on what has arrived, unless nothing of the reply is there yet or it is suspected."""
-        if not self._waiting or not self._carries:
+        if not self._waiting:
             return
-        if detector.suspected and self.held_bytes <= self._max_held_bytes:
+        early = not self._carries or detector.suspected
+        if early and self.held_bytes <= self._max_held_bytes:
             return
         await self._send()
 

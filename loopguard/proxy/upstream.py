@@ -35,7 +35,7 @@ class Upstream:
             connector=aiohttp.TCPConnector(limit=0),
             # Every other limit is of the exchange (loopguard.proxy.clocks): a timer of aiohttp's
             # would be armed anew at every read.
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+            timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
             trust_env=True,

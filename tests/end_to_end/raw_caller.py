@@ -41,7 +41,7 @@ class RawCaller:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}
-        self.body = b""
+        self.body = bytearray()
         self.ended = False
         self.left_at = 0.0
         self._reader = reader
@@ -75,14 +75,14 @@ class RawCaller:
                 self.headers[name.lower()] = value
         return self.status
 
-    async def until(self, needle: bytes) -> bytes:
+    async def until(self, needle: bytes) -> bytearray:
         """Read the body until the needle is in it."""
         while needle not in self.body:
             await self._read_on()
             assert not self.ended or needle in self.body, self.body
         return self.body
 
-    async def whole(self) -> bytes:
+    async def whole(self) -> bytearray:
         """Read the body to its end."""
         while not self.ended:
             await self._read_on()
