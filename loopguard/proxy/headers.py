@@ -60,12 +60,16 @@ def _crossing(headers: Headers, dropped: frozenset[str]) -> Iterator[tuple[str, 
             yield name, value
 
 
-def to_upstream(headers: Headers, api_key: str | None) -> list[tuple[str, str]]:
+def to_upstream(
+    headers: Headers, api_key: str | None, *, verbatim_body: bool = False
+) -> list[tuple[str, str]]:
     """The caller's headers as the upstream gets them.
 
     Args:
         headers: the caller's.
         api_key: the operator's key, which then replaces the caller's credentials.
+        verbatim_body: whether the answer's body is passed on as it comes, so that it may be
+            compressed in any way that the caller takes.
     """
     dropped = _NOT_UPSTREAM | _CREDENTIALS if api_key is not None else _NOT_UPSTREAM
     kept = [
@@ -73,7 +77,8 @@ def to_upstream(headers: Headers, api_key: str | None) -> list[tuple[str, str]]:
         for name, value in _crossing(headers, dropped)
         if not name.lower().startswith("x-loopguard-")
     ]
-    kept.append(("Accept-Encoding", "identity"))
+    encodings = headers.getall("Accept-Encoding", ()) if verbatim_body else ()
+    kept.append(("Accept-Encoding", ", ".join(encodings) or "identity"))
     if api_key is not None:
         kept.append(("Authorization", f"Bearer {api_key}"))
     return kept

@@ -24,7 +24,7 @@ async def pass_through(request: web.Request, upstream: Upstream, path: str) -> w
     length = None if "Content-Encoding" in request.headers else request.content_length
     try:
         response = await upstream.open(
-            request.method, path, request.headers, body, length_bytes=length, decompress=False
+            request.method, path, request.headers, body, length_bytes=length, verbatim_body=True
         )
     except (aiohttp.ClientError, TimeoutError) as error:
         raise UpstreamUnusable(f"the upstream could not be used ({type(error).__name__})") from None

@@ -60,7 +60,7 @@ class Upstream:
         body: bytes | AsyncIterable[bytes] | None,
         *,
         length_bytes: int | None = None,
-        decompress: bool = True,
+        verbatim_body: bool = False,
     ) -> aiohttp.ClientResponse:
         """Send a request and return its response once the head is there.
 
@@ -72,12 +72,13 @@ class Upstream:
             headers: the caller's.
             body: bytes, or an asynchronous iterable of bytes.
             length_bytes: of a body that is iterated, where it is known.
-            decompress: whether a body that comes compressed all the same is unpacked.
+            verbatim_body: whether the answer's body is passed on as it comes; else it is asked for
+                uncompressed, and unpacked where it comes compressed all the same.
 
         Raises:
             aiohttp.ClientError: the upstream cannot be reached or answers no HTTP.
         """
-        crossed = crossing.to_upstream(headers, self._api_key)
+        crossed = crossing.to_upstream(headers, self._api_key, verbatim_body=verbatim_body)
         if length_bytes is not None:
             crossed.append(("Content-Length", str(length_bytes)))
         self._metrics.upstream_opened()
@@ -88,7 +89,7 @@ class Upstream:
                 headers=crossed,
                 data=body,
                 allow_redirects=False,  # the key goes to the operator's host alone
-                auto_decompress=decompress,
+                auto_decompress=not verbatim_body,
             )
         except BaseException:
             self._metrics.upstream_closed()

@@ -63,6 +63,17 @@ def test_to_upstream() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("taken", "asked"),
+    [((), "identity"), (("br",), "br"), (("gzip", "br"), "gzip, br")],
+)
+def test_encodings_of_a_verbatim_answer(taken: tuple[str, ...], asked: str) -> None:
+    """An answer that is passed on as it comes may be compressed in any way the caller takes."""
+    presented = proxied(*(("Accept-Encoding", encoding) for encoding in taken))
+    sent = crossing.to_upstream(presented, None, verbatim_body=True)
+    assert sent == [("Accept-Encoding", asked)]
+
+
 def test_operators_key_replaces_whatever_the_caller_presents() -> None:
     """Where the operator has a key, nothing of the caller's credentials crosses."""
     sent = crossing.to_upstream(
