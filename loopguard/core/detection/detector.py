@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from loopguard.core.detection.arguments import ArgumentsText
+from loopguard.core.detection.fingerprint import Fingerprint
 from loopguard.core.detection.frequency import FrequencyKnobs, FrequencyRule
 from loopguard.core.detection.length import chars_until_passed
 from loopguard.core.detection.stretch import Copied, StretchKnobs, StretchRule
@@ -133,7 +134,15 @@ class _Verdict(NamedTuple):
 class _Reading:
     """What has been read on one channel of one choice, and the rules that watch it."""
 
-    __slots__ = ("_frequency", "_max_chars", "_splitter", "_stretch", "_unescaped", "chars")
+    __slots__ = (
+        "_frequency",
+        "_max_chars",
+        "_splitter",
+        "_stretch",
+        "_unescaped",
+        "chars",
+        "fingerprint",
+    )
 
     def __init__(self, channel: Channel, detection: Detection, floor_factor: float) -> None:
         self._splitter = WordSplitter()
@@ -142,6 +151,7 @@ class _Reading:
         self._stretch: StretchRule | None = None
         self._max_chars = 0
         self.chars = 0
+        self.fingerprint = Fingerprint()
         frequency, stretch = detection.frequency, detection.stretch
         if frequency is not None and channel == "content":
             run = round(frequency.min_saturated_run * floor_factor)
@@ -200,6 +210,7 @@ class _Reading:
                     f"{rule.offenders} words repeated across {rule.run} consecutive words",
                 )
         self.chars += len(text)
+        self.fingerprint.feed(text)
         return verdict
 
 
@@ -247,6 +258,13 @@ class Detector:
         """Whether a trip may be near: ``live`` holds deltas back meanwhile."""
         return any(reading.suspected for reading in self._readings.values())
 
+    def fingerprint(self) -> bytes | None:
+        """The reply's own, as far as it was read; None where no channel of it has one."""
+        digests = [reading.fingerprint.digest() for reading in self._readings.values()]
+        if not any(digests):
+            return None
+        return b"".join(digest or b"" for digest in digests)
+
     def levels(self) -> dict[Rule, Level]:
         """Each armed rule that has read something, and how near it came to its floor."""
         levels: dict[Rule, Level] = {}
@@ -291,4 +309,19 @@ class Detector:
                 None if copied is None else copied.period_chars,
                 "" if copied is None else copied.sample,
             )
+        return self._trip
+
+    def take_verdict(self, reason: str, choice: int = 0) -> Trip | None:
+        """Trip on the provider's own word that the model looped.
+
+        Args:
+            reason: the finish reason, one of `READY_VERDICTS`.
+            choice: index of the choice.
+
+        Returns:
+            The trip, or None where nothing is armed.
+        """
+        if self._trip is None and self._detection.armed:
+            seen = f"the provider finished it as `{reason}`"
+            self._trip = Trip("upstream", "content", choice, self.words, self.chars, seen)
         return self._trip

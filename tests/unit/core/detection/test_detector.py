@@ -288,3 +288,31 @@ def test_the_launch_names_what_is_armed() -> None:
     assert str(describe(STRETCH)).startswith(
         "loop detection: armed \u2014 a reply is abandoned once it has said nothing new"
     )
+
+
+def test_the_providers_own_verdict_is_a_trip() -> None:
+    """A provider that says itself that the model looped is believed, where anything is armed."""
+    detector = Detector(ARMED)
+    detector.feed("content", "one two three ")
+    trip = detector.take_verdict("repetition", 1)
+    assert trip == Trip(
+        "upstream", "content", 1, 3, 14, seen="the provider finished it as `repetition`"
+    )
+    assert detector.feed("content", "more") is trip
+    assert detector.take_verdict("repeat") is trip
+    assert Detector(DISARMED).take_verdict("repetition") is None
+
+
+def test_fingerprint_is_of_all_that_was_read() -> None:
+    """Two replies have one fingerprint if every channel of them holds the same text."""
+
+    def fingerprint(content: str, reasoning: str) -> bytes | None:
+        detector = Detector(ARMED)
+        detector.feed("reasoning", reasoning)
+        detector.feed("content", content)
+        return detector.fingerprint()
+
+    said = " ".join(str(number) for number in range(500))
+    assert fingerprint(LOOP, said) == fingerprint(LOOP, said) is not None
+    assert fingerprint(LOOP, said) != fingerprint(LOOP, said + "!")
+    assert fingerprint(LOOP, "Hm.") is None
