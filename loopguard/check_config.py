@@ -65,13 +65,21 @@ def _profile(profile: Profile) -> Iterator[str]:
             "channels": profile.detection.channels,
             "stream_idle_s": profile.stream_idle_s,
             "call_timeout_s": profile.call_timeout_s,
+            "request_gate": profile.request_gate,
+            "stop_on_identical": profile.stop_on_identical,
+            "log_sample": profile.log_sample,
         },
     )
-    knobs = profile.detection.frequency
-    yield from _table(
-        f"{header}.loop_detection",
-        {"enabled": False} if knobs is None else {"enabled": True, **asdict(knobs)},
-    )
+    yield from _table(f"{header}.escape", asdict(profile.escape))
+    rules = {
+        "loop_detection": profile.detection.frequency,
+        "stretch_detection": profile.detection.stretch,
+    }
+    for name, knobs in rules.items():
+        yield from _table(
+            f"{header}.{name}",
+            {"enabled": False} if knobs is None else {"enabled": True, **asdict(knobs)},
+        )
 
 
 def _table(header: str, entries: Mapping[str, Any]) -> Iterator[str]:

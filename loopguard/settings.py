@@ -45,6 +45,8 @@ from pydantic_settings import (
 
 from loopguard.core.detection.detector import Detection
 from loopguard.core.detection.frequency import FrequencyKnobs
+from loopguard.core.detection.stretch import StretchKnobs
+from loopguard.core.escape import Escape, Step
 from loopguard.core.events import CHANNELS, Channel
 from loopguard.core.profile import LiveTrip, Profile, Relay
 from loopguard.core.retry import RetryPolicy
@@ -72,6 +74,8 @@ _SECONDS_CEILING = 86_400
 
 _ATTEMPTS_CEILING = 100
 """Each attempt is paid for; the waits between so many already exceed every exchange."""
+
+_Name = TypeVar("_Name", bound=str)
 
 _profile_name = re.compile(r"[A-Za-z0-9_-]+")
 _header_text = re.compile(r"[\x21-\x7e]+")
@@ -106,10 +110,10 @@ def _in_a_header(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _distinct(channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
-    if len(set(channels)) < len(channels):
-        raise ValueError("must name each channel once")
-    return channels
+def _distinct(names: tuple[_Name, ...]) -> tuple[_Name, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("must name each once")
+    return names
 
 
 def _upstream_url(url: str) -> str:
@@ -262,6 +266,46 @@ class _LoopDetection(_Table):
         return knob
 
 
+class _StretchDetection(_Table):
+    """The stretch rule; a knob is judged whether or not it is armed."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    enabled: bool
+    min_stale_chars: Annotated[int | None, Field(ge=1, le=_KNOB_CEILING)] = None
+    novelty_cost_chars: Annotated[int | None, Field(ge=0, le=_KNOB_CEILING)] = None
+    structure_weight: Annotated[float | None, Field(ge=0, le=1)] = None
+    data_weight: Annotated[float | None, Field(ge=0, le=1)] = None
+
+    @field_validator("min_stale_chars", "novelty_cost_chars", "structure_weight", "data_weight")
+    @classmethod
+    def _written(cls, knob: float | None, info: ValidationInfo) -> float | None:
+        if knob is None and info.data.get("enabled"):
+            raise ValueError("missing; an armed stretch rule writes all four knobs")
+        return knob
+
+
+class _Escape(_Table):
+    """What a retry after a trip changes; the figure of a step is written where the step is."""
+
+    model_config = ConfigDict(validate_default=True)
+
+    steps: Annotated[
+        tuple[Step, ...], Strict(strict=False), BeforeValidator(_split), AfterValidator(_distinct)
+    ] = ()
+    temperature: Annotated[float | None, Field(ge=0, le=2)] = None
+    repetition_penalty: Annotated[float | None, Field(gt=0, le=2)] = None
+    fallback_model: Annotated[_Text | None, BeforeValidator(_unless_empty)] = None
+
+    @field_validator("temperature", "repetition_penalty", "fallback_model")
+    @classmethod
+    def _written(cls, figure: object, info: ValidationInfo) -> object:
+        step = "raise_temperature" if info.field_name == "temperature" else info.field_name
+        if figure is None and step in info.data.get("steps", ()):
+            raise ValueError(f"missing; the step `{step}` needs it")
+        return figure
+
+
 class _Profile(_Table):
     relay: Relay = "hold"
     live_trip: LiveTrip = "error"
@@ -274,7 +318,12 @@ class _Profile(_Table):
     ] = CHANNELS
     stream_idle_s: _Limit = 120.0
     call_timeout_s: _Limit = 600.0
+    request_gate: bool = True
+    stop_on_identical: bool = True
+    log_sample: bool = False
+    escape: _Escape = _Escape()
     loop_detection: _LoopDetection = _LoopDetection(enabled=False)
+    stretch_detection: _StretchDetection = _StretchDetection(enabled=False)
 
 
 class _Tree(BaseSettings):
@@ -524,7 +573,8 @@ def _judge_profiles(written: object, faults: _Faults) -> dict[str, _Profile]:
 
 
 def _core_profile(name: str, table: _Profile) -> Profile:
-    knobs = table.loop_detection.model_dump(exclude={"enabled"})
+    frequency = table.loop_detection.model_dump(exclude={"enabled"})
+    stretch = table.stretch_detection.model_dump(exclude={"enabled"})
     return Profile(
         name=name,
         relay=table.relay,
@@ -533,8 +583,13 @@ def _core_profile(name: str, table: _Profile) -> Profile:
         call_timeout_s=table.call_timeout_s,
         detection=Detection(
             channels=table.channels,
-            frequency=FrequencyKnobs(**knobs) if table.loop_detection.enabled else None,
+            frequency=FrequencyKnobs(**frequency) if table.loop_detection.enabled else None,
+            stretch=StretchKnobs(**stretch) if table.stretch_detection.enabled else None,
         ),
+        request_gate=table.request_gate,
+        stop_on_identical=table.stop_on_identical,
+        log_sample=table.log_sample,
+        escape=Escape(**table.escape.model_dump(exclude_none=True)),
     )
 
 

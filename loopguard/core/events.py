@@ -48,8 +48,12 @@ class Usage(NamedTuple):
     cost_usd: float | None
 
 
+READY_VERDICTS = frozenset({"repetition", "repetition_truncation", "repeat", "repetition_detected"})
+"""Finish and stop reasons by which a provider says itself that the model looped."""
+
+
 class Finish(NamedTuple):
-    """The first non-null finish reason of one choice."""
+    """The first non-null finish reason of one choice, or the provider's ready verdict."""
 
     reason: str
     choice: int = 0

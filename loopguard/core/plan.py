@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loopguard.core import json_text
+from loopguard.core.request_gate import excerpt
 from loopguard.errors import InvalidRequest
 
 
@@ -20,12 +21,14 @@ class Plan:
         stream: whether the caller asked for a stream.
         usage_asked: whether the caller's stream is to carry the usage in a chunk of its own.
         model: as the caller names it, None where it names none.
+        asked: what the user said last, the ends of a long text alone (`request_gate.excerpt`).
     """
 
     body: bytes
     stream: bool
     usage_asked: bool
     model: str | None
+    asked: str = ""
 
     def canonical(self) -> bytes:
         """The request in one spelling, however it was written and however its reply is to come.
@@ -69,3 +72,10 @@ def model_of(request: dict[str, Any]) -> str | None:
     """The model that the request names."""
     model = request.get("model")
     return model if isinstance(model, str) else None
+
+
+def text_of(content: object) -> str:
+    """The text of a message, which is a string or a list of parts; its ends where it is long."""
+    parts = [content] if isinstance(content, str) else content if isinstance(content, list) else []
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return excerpt("\n".join(text for text in texts if isinstance(text, str)))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loopguard.core.detection.detector import Detection
+from loopguard.core.escape import Escape
 
 Relay: TypeAlias = Literal["hold", "live"]
 """``hold``: nothing of a reply leaves before it completed. ``live``: deltas leave as they come."""
@@ -23,6 +24,10 @@ class Profile:
         stream_idle_s: seconds without a delta that carries something; then it is stalled.
         call_timeout_s: seconds that one attempt may take.
         detection: what is watched, by which rules.
+        request_gate: whether repetition that the request asks for raises the rules' floors.
+        stop_on_identical: whether two discarded attempts with the same text end the retrying.
+        log_sample: whether a piece of what repeated is logged.
+        escape: what a retry after a trip changes.
     """
 
     name: str
@@ -31,3 +36,7 @@ class Profile:
     stream_idle_s: float
     call_timeout_s: float
     detection: Detection
+    request_gate: bool
+    stop_on_identical: bool
+    log_sample: bool
+    escape: Escape

@@ -57,11 +57,14 @@ class Tripped:
         trip: what was seen, on the channel where it was seen.
         words: of the whole reply, every channel of it, as far as it was read.
         chars: likewise.
+        fingerprint: of its text up to the trip; None where the text says too little to be told
+            from that of another loop.
     """
 
     trip: Trip
     words: int
     chars: int
+    fingerprint: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ def decide(
     committed: bool,
     left_s: float,
     draw: float,
+    useless: bool = False,
 ) -> Decision:
     """Decide what follows an attempt.
 
@@ -172,6 +176,7 @@ def decide(
         committed: whether a byte of its reply has reached the caller.
         left_s: seconds that are left of the exchange's time.
         draw: a random number of [0, 1): full jitter, the wait is this share of its bound.
+        useless: whether the attempts say that asking again would bring the same (`identical`).
     """
     match outcome:
         case Completed():
@@ -181,12 +186,21 @@ def decide(
         case Departed() | Drained() | TimedOut() | Broken(retryable=False):
             return GiveUp()
         case Tripped() | Stalled() | Broken() | Refused():
-            if committed or attempt >= policy.max_attempts:
+            if committed or useless or attempt >= policy.max_attempts:
                 return GiveUp()
             after_s = _wait_s(outcome, attempt, policy, draw)
             return Retry(after_s) if after_s < left_s else GiveUp()
         case _:
             assert_never(outcome)
+
+
+def identical(outcomes: Sequence[Outcome]) -> bool:
+    """Whether the last attempt was discarded with the very text of an earlier one."""
+    fingerprints = [
+        outcome.fingerprint if isinstance(outcome, Tripped) else None for outcome in outcomes
+    ]
+    last = fingerprints.pop()
+    return last is not None and last in fingerprints
 
 
 def _wait_s(outcome: Outcome, attempt: int, policy: RetryPolicy, draw: float) -> float:
@@ -196,11 +210,12 @@ def _wait_s(outcome: Outcome, attempt: int, policy: RetryPolicy, draw: float) ->
     return draw * min(bound_s, policy.max_wait_s)
 
 
-def conclude(outcomes: Sequence[Outcome]) -> Refused | LoopguardError:
+def conclude(outcomes: Sequence[Outcome], *, useless: bool = False) -> Refused | LoopguardError:
     """Say what the caller of an exchange without a reply is told.
 
     Args:
         outcomes: those of all attempts in their order, at least one.
+        useless: whether it was given up because an attempt repeated an earlier one.
 
     Returns:
         The upstream's own refusal, or an error of ours. Any trip among the attempts makes it
@@ -215,7 +230,7 @@ def conclude(outcomes: Sequence[Outcome]) -> Refused | LoopguardError:
         case Refused(retryable=False):
             return last
         case _ if trips:
-            return _loop_error(trips, len(outcomes))
+            return _loop_error(trips, len(outcomes), useless=useless)
         case Refused():
             return last
         case Stalled(silent_s):
@@ -230,14 +245,15 @@ def conclude(outcomes: Sequence[Outcome]) -> Refused | LoopguardError:
             assert_never(last)
 
 
-def _loop_error(trips: Sequence[Tripped], attempts: int) -> ModelResponseLoop:
+def _loop_error(trips: Sequence[Tripped], attempts: int, *, useless: bool) -> ModelResponseLoop:
     last = trips[-1].trip
     words = sum(tripped.words for tripped in trips)
     chars = sum(tripped.chars for tripped in trips)
     share = "every attempt" if len(trips) == attempts else f"{len(trips)} of {attempts} attempts"
     return ModelResponseLoop(
         f"model looped {share}: model looped: {last.sentence}; discarded {len(trips)} "
-        f"response(s) totalling {chars} characters of generated output",
+        f"response(s) totalling {chars} characters of generated output"
+        + ("; two of them were identical, so asking again is useless" if useless else ""),
         details={
             "attempts": attempts,
             "loop_aborts": len(trips),

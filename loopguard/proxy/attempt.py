@@ -14,6 +14,7 @@ from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
 from loopguard.core.events import (
     CARRYING,
+    READY_VERDICTS,
     ArgumentsDelta,
     Done,
     Event,
@@ -25,7 +26,6 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.profile import Profile
 from loopguard.core.retry import Broken, Completed, Outcome, Refused, Stalled, Tripped
 from loopguard.proxy import headers as crossing
 from loopguard.proxy.clocks import Clocks
@@ -42,7 +42,7 @@ class Attempt:
     """One upstream request of an exchange, and what became of it.
 
     Args:
-        profile: what the reply is watched for.
+        detector: watches the reply.
         dialect: what the stream is written in.
         relay: takes the reply.
         clocks: end it when it takes too long.
@@ -57,7 +57,7 @@ class Attempt:
 
     def __init__(
         self,
-        profile: Profile,
+        detector: Detector,
         dialect: Dialect,
         relay: Relay,
         clocks: Clocks,
@@ -65,7 +65,7 @@ class Attempt:
     ) -> None:
         self.relay = relay
         self.clocks = clocks
-        self.detector = Detector(profile.detection)
+        self.detector = detector
         self.origin: GenerationId | None = None
         self.usage: Usage | None = None
         self.first_delta_s: float | None = None
@@ -204,8 +204,10 @@ class Attempt:
                 self.origin = event
             case Usage():
                 self.usage = event
-            case Finish():
+            case Finish(reason, choice):
                 self._finished = True
+                if reason in READY_VERDICTS:
+                    trip = self.detector.take_verdict(reason, choice)
             case UpstreamFault(status):
                 return Refused(status, self._dialect.fault_body(event), in_stream=True)
             case Done():
@@ -213,7 +215,8 @@ class Attempt:
             case _:
                 assert_never(event)
         if trip is not None:
-            return Tripped(trip, self.detector.words, self.detector.chars)
+            detector = self.detector
+            return Tripped(trip, detector.words, detector.chars, detector.fingerprint())
         return None
 
 

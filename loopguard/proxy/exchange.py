@@ -13,10 +13,13 @@ from time import perf_counter
 
 from aiohttp import web
 
+from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
+from loopguard.core.escape import NO_PROVIDER_STATUS, Step
 from loopguard.core.events import GenerationId
 from loopguard.core.plan import Plan
 from loopguard.core.profile import Profile, Relay
+from loopguard.core.request_gate import floor_factor
 from loopguard.core.retry import (
     Broken,
     Deliver,
@@ -29,6 +32,7 @@ from loopguard.core.retry import (
     Tripped,
     conclude,
     decide,
+    identical,
 )
 from loopguard.errors import InternalFault, LoopguardError, ModelResponseLoop
 from loopguard.proxy import headers as crossing
@@ -108,6 +112,9 @@ class Exchange:
         self._outcomes: list[Outcome] = []
         self._clocks: Clocks | None = None
         self._attempt: Attempt | None = None
+        self._body = plan.body
+        self._useless_steps: list[Step] = []
+        self._floor_factor = floor_factor(plan.asked) if profile.request_gate else 1.0
         self._draining = False
         self._ends_at = asyncio.get_running_loop().time() + shared.policy.exchange_timeout_s
         self.record = ExchangeRecord(
@@ -164,6 +171,8 @@ class Exchange:
             attempt = self._attempt = self._new_attempt(number)
             outcome = await self._run(attempt, number)
             self._outcomes.append(outcome)
+            if self._nobody_is_left(outcome):
+                continue
             decision = decide(
                 outcome,
                 number,
@@ -171,6 +180,7 @@ class Exchange:
                 committed=attempt.relay.committed,
                 left_s=self._ends_at - asyncio.get_running_loop().time(),
                 draw=self._shared.draw(),
+                useless=self._useless(),
             )
             match decision:
                 case Deliver():
@@ -198,18 +208,51 @@ class Exchange:
             first_delta_timeout_s=shared.first_delta_timeout_s,
             stream_idle_s=self._profile.stream_idle_s,
         )
-        return Attempt(self._profile, self._dialect, relay, clocks, shared.max_event_bytes)
+        detector = Detector(self._profile.detection, self._floor_factor)
+        return Attempt(detector, self._dialect, relay, clocks, shared.max_event_bytes)
+
+    def _next_body(self) -> bytes:
+        """The request as the operator wants it after the trips that there were."""
+        loops = [attempt for attempt in self.record.attempts if attempt.outcome == "looped"]
+        return self._profile.escape.body(
+            self._plan.body,
+            len(loops),
+            [attempt.provider for attempt in loops if attempt.provider is not None],
+            without=self._useless_steps,
+        )
+
+    def _nobody_is_left(self, outcome: Outcome) -> bool:
+        """Whether ignoring a provider left none; the next attempt goes without that step."""
+        if (
+            not isinstance(outcome, Refused)
+            or outcome.status != NO_PROVIDER_STATUS
+            or "ignore_provider" in self._useless_steps
+        ):
+            return False
+        self._useless_steps.append("ignore_provider")
+        return self._next_body() != self._body
+
+    def _useless(self) -> bool:
+        """Whether the same request would be sent again although it brought the same text twice."""
+        return (
+            self._profile.stop_on_identical
+            and identical(self._outcomes)
+            and self._next_body() == self._body
+        )
 
     async def _run(self, attempt: Attempt, number: int) -> Outcome:
         """Make an attempt and report its end, that by the caller's leaving included."""
         began_at = perf_counter()
         outcome: Outcome = Departed()
         try:
+            self._body = self._next_body()
             outcome = await attempt.run(
-                self._shared.upstream, self._path, self._headers, self._plan.body
+                self._shared.upstream, self._path, self._headers, self._body
             )
         finally:
             record = _record(attempt, number, outcome, perf_counter() - began_at)
+            if self._profile.log_sample and isinstance(outcome, Tripped):
+                record = replace(record, sample=outcome.trip.sample)
             self.record.attempts.append(record)
             self.record.own_time_s += attempt.own_time_s
             self._shared.report.attempt_ended(self.record, record)
@@ -245,7 +288,7 @@ class Exchange:
 
     async def _give_up(self, attempt: Attempt) -> web.StreamResponse:
         """Tell the caller why there is no reply."""
-        told = conclude(self._outcomes)
+        told = conclude(self._outcomes, useless=self._useless())
         if isinstance(told, Refused):
             return await self._deliver(attempt, told)
         self.record.outcome = outcome_name(self._outcomes[-1])

@@ -57,6 +57,7 @@ class AttemptRecord:
         trip: the sentence of a trip.
         rule: which rule tripped.
         channel: where.
+        sample: a piece of what repeated, where the profile allows it.
     """
 
     attempt: int
@@ -73,6 +74,7 @@ class AttemptRecord:
     trip: str | None = None
     rule: str | None = None
     channel: str | None = None
+    sample: str | None = None
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ AT_ONCE = 50
 LEVEL_BYTES = 4_000_000
 
 EVENTS = list(Reply("some words of an answer that goes on for a while").events())
-SUSPECT = list(loop(chars=11_000, delta_chars=2_000).events())[:-3]
+SUSPECT = list(loop(chars=3_000, delta_chars=500).events())[:-3]
 ANSWERS = [
     [stall],
     [head(), stall],

@@ -11,18 +11,20 @@ from tests.end_to_end.conftest import Guard, Guarded
 from tests.fake_openrouter import Message, Reply, head, loop, thought, wait
 
 GOOD = Reply(Message("The good answer.", reasoning=(thought("Let me see.", "sig"),)))
+# Figures of the document hold for its own rule alone.
+DOCUMENT = "/profiles/document/v1"
 REQUEST: dict[str, Any] = {"model": "m/x", "messages": [{"role": "user", "content": "hello"}]}
 
 
 async def ask_whole(guarded: Guarded, relay: str = "hold") -> Any:
-    async with guarded.client() as client:
+    async with guarded.client(DOCUMENT) as client:
         return await client.chat.completions.create(
             **REQUEST, extra_headers={"X-Loopguard-Relay": relay}
         )
 
 
 async def ask_stream(guarded: Guarded, relay: str = "hold", **more: Any) -> list[Any]:
-    async with guarded.client() as client:
+    async with guarded.client(DOCUMENT) as client:
         stream = await client.chat.completions.create(
             **REQUEST, stream=True, extra_headers={"X-Loopguard-Relay": relay}, **more
         )

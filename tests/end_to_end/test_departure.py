@@ -22,8 +22,9 @@ REQUIRED_S = 0.1
 MODES = ("held", "whole", "live")
 
 EVENTS = list(Reply("some words of an answer that goes on for a while").events())
-# Saturated, and some words before the trip.
-SUSPECT = list(loop(chars=11_000).events())[:-3]
+# Suspected of looping, and some words before the trip.
+SUSPECT_CHARS = 3_000
+SUSPECT = list(loop(chars=SUSPECT_CHARS).events())[:-3]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ PHASES = {
     "in mid-stream": Phase([head(), *EVENTS[:4], stall], text_read(24), {"live": b" answer "}),
     "holding": Phase(
         [head(), *SUSPECT, stall],
-        text_read(11_000),
+        text_read(SUSPECT_CHARS),
         {"held": COMMENT, "live": COMMENT},
         {"server__keepalive_s": "0.01"},
     ),

@@ -40,7 +40,7 @@ GOOD = Reply("The good answer.")
 EVENTS = list(GOOD.events())
 LIVE = asked("live")
 WITH_USAGE = STREAM | {"stream_options": {"include_usage": True}}
-TRIP_CHARS = 12_261
+TRIP_CHARS = 3_840
 
 
 async def ask_live(guarded: Guarded, body: dict[str, Any] = STREAM) -> RawCaller:
@@ -113,14 +113,14 @@ async def test_early_trip_is_retried_invisibly(guarded: Guard) -> None:
     async with guarded([loop(delta_chars=20_000), GOOD]) as ours:
         caller = await ask_live(ours, WITH_USAGE)
         second = ours.fake.attempts[1]
-        figures = b"attempts=2 loop-aborts=1 loop-abort-words=3065 loop-abort-chars=12261"
+        figures = b"attempts=2 loop-aborts=1 loop-abort-words=960 loop-abort-chars=3840"
         assert caller.body == b": loopguard %b\n\n%b" % (
             figures,
             GOOD.stream(second.generation_id),
         )
         assert caller.headers["x-loopguard-loop-aborts"] == "1"
-        assert caller.headers["x-loopguard-loop-abort-words"] == "3065"
-        assert caller.headers["x-loopguard-loop-abort-chars"] == "12261"
+        assert caller.headers["x-loopguard-loop-abort-words"] == "960"
+        assert caller.headers["x-loopguard-loop-abort-chars"] == "3840"
 
 
 LEAD_IN = "An answer that begins well. "
@@ -163,9 +163,9 @@ async def test_suspicion_holds_back(guarded: Guard) -> None:
     async with guarded([loop(lead_in=LEAD_IN)]) as ours:
         text = text_of((await ask_live(ours)).body)
         assert text.startswith(LEAD_IN)
-        # Saturated from the 66th word on, suspected 256 words later: 322 words of 4 characters.
-        assert len(text) <= len(LEAD_IN) + 322 * 4 + 48
-        assert ours.records[0].attempts[0].chars > TRIP_CHARS
+        # The stretch rule suspects after some thousand characters, and judges every 256.
+        assert len(text) <= len(LEAD_IN) + 1024 + 256
+        assert ours.records[0].attempts[0].chars >= TRIP_CHARS
 
 
 async def test_suspicion_that_passes_sends_what_was_held(guarded: Guard) -> None:

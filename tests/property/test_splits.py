@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loopguard.core import sse
+from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import chat
 from loopguard.core.events import Event
 from loopguard.core.plan import Plan
@@ -23,7 +24,7 @@ from loopguard.settings import load
 from tests.fake_openrouter import DONE, loop
 from tests.samples import COMPLETED, cut, needs_recordings, recorded_streams, streams
 
-PROFILE = load(None, {}).profiles["default"]
+DETECTION = load(None, {}).profiles["default"].detection
 BOUND_BYTES = 1 << 24
 
 STREAMS = streams()
@@ -65,7 +66,7 @@ def pump(relay: LiveRelay | HeldRelay, pieces: Iterable[bytes]) -> tuple[Outcome
 
     async def run() -> tuple[Outcome, bool]:
         clocks = Clocks(exchange_ends_at=0, exchange_timeout_s=0)
-        attempt = Attempt(PROFILE, chat, relay, clocks, BOUND_BYTES)
+        attempt = Attempt(Detector(DETECTION), chat, relay, clocks, BOUND_BYTES)
         response: Any = SimpleNamespace(content=SimpleNamespace(readany=readany))
         outcome = await attempt._pump(response)
         if isinstance(outcome, Completed | Refused):
@@ -161,11 +162,11 @@ def test_live_and_held_are_the_same_reply(stream: bytes) -> None:
 @settings(deadline=None, max_examples=25)
 def test_verdict_stands_at_one_character(delta_chars: int, cuts: list[int]) -> None:
     """A loop trips at the same word and character, whatever its deltas and reads."""
-    stream = loop(chars=14_000, delta_chars=delta_chars).stream()
+    stream = loop(chars=5_000, delta_chars=delta_chars).stream()
     outcome = read(cut(stream, cuts)).outcome
     assert isinstance(outcome, Tripped)
-    assert (outcome.trip.words, outcome.trip.chars) == (3065, 12261)
-    assert (outcome.words, outcome.chars) == (3065, 12261)
+    assert (outcome.trip.words, outcome.trip.chars) == (960, 3840)
+    assert (outcome.words, outcome.chars) == (960, 3840)
 
 
 @needs_recordings

@@ -9,31 +9,21 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from loopguard.core.detection.detector import Detection, Detector, Trip
-from loopguard.core.detection.frequency import FrequencyKnobs
-from loopguard.core.detection.stretch import StretchKnobs
-from loopguard.core.events import CHANNELS, Channel
+from loopguard.core.events import Channel
+from loopguard.settings import load
 from tests.quality import corpus, files
 from tests.quality.corpus import RECALL_CHARS, Case
 from tests.quality.literals import LITERALS
 from tests.quality.others import OTHERS
 
-FREQUENCY = FrequencyKnobs(
-    window_words=256,
-    repeat_threshold=32,
-    min_offenders=2,
-    min_saturated_run=3000,
-    max_response_chars=250_000,
-)
-STRETCH = StretchKnobs(
-    min_stale_chars=2350, novelty_cost_chars=12, structure_weight=0.4, data_weight=0.07
-)
-DOCUMENT = Detection(CHANNELS, FREQUENCY)
-STRETCH_ALONE = Detection(CHANNELS, None, STRETCH)
-SHIPPED = Detection(CHANNELS, FREQUENCY, STRETCH)
+_profiles = load(environ={}).profiles
+SHIPPED = _profiles["default"].detection
+DOCUMENT = _profiles["document"].detection
+STRETCH_ALONE = replace(SHIPPED, frequency=None)
 
 LONG_CHARS = 8_000
 """Counter and near rows of at least so much text should be seen as they are."""

@@ -43,7 +43,7 @@ def rows() -> dict[str, tuple[str, str]]:
 
 
 def shipped(key: str) -> object:
-    """What the shipped file says for a setting; NAME is its one profile."""
+    """What the shipped file says for a setting; NAME is its default profile."""
     value: object = tomllib.loads(SHIPPED.read_text("utf-8"))
     for part in key.replace("NAME", "default").split("."):
         value = value[part]
@@ -76,8 +76,8 @@ def test_nothing_else_is_documented(rows):
 
 
 def test_shipped_file_comments():
-    """Every line of the shipped file that sets something says what it sets."""
-    lines = SHIPPED.read_text("utf-8").splitlines()
+    """Every line that sets something says what it sets, once for all profiles."""
+    lines = SHIPPED.read_text("utf-8").partition("[profiles.document]")[0].splitlines()
     bare = [line for line in lines if re.match(r"\w+ = ", line) and "  # " not in line]
 
     assert bare == ["routes = []"]

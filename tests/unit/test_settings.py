@@ -9,9 +9,12 @@ import pytest
 from loopguard.check_config import effective
 from loopguard.core.detection.detector import Detection
 from loopguard.core.detection.frequency import FrequencyKnobs
+from loopguard.core.detection.stretch import StretchKnobs
+from loopguard.core.events import CHANNELS
 from loopguard.core.retry import RetryPolicy
 from loopguard.settings import ConfigurationError, Settings, load
 
+STRETCH = StretchKnobs(2350, 12, 0.4, 0.07)
 DOCUMENT = FrequencyKnobs(
     window_words=256,
     repeat_threshold=32,
@@ -46,13 +49,16 @@ def faults(read):
 
 
 def test_shipped():
-    """The shipped configuration arms one profile with the document's five figures."""
+    """The shipped configuration arms both rules, and a profile with the document's rule alone."""
     settings = load(environ={})
 
-    assert settings.profiles.keys() == {"default"}
+    assert settings.profiles.keys() == {"default", "document"}
     assert settings.profiles["default"].detection == Detection(
-        channels=("content", "reasoning", "arguments"), frequency=DOCUMENT
+        channels=("content", "reasoning", "arguments"), frequency=DOCUMENT, stretch=STRETCH
     )
+    document = settings.profiles["document"]
+    assert document.detection == Detection(CHANNELS, frequency=DOCUMENT)
+    assert (document.request_gate, document.stop_on_identical) == (False, False)
     assert settings.retry == RetryPolicy(
         max_attempts=4, initial_wait_s=1, max_wait_s=60, exchange_timeout_s=1800
     )
@@ -64,7 +70,7 @@ def test_defaults_are_the_shipped_ones(read):
     shipped = load(environ={})
     profile = shipped.profiles["default"]
     disarmed = dataclasses.replace(
-        profile, detection=dataclasses.replace(profile.detection, frequency=None)
+        profile, detection=dataclasses.replace(profile.detection, frequency=None, stretch=None)
     )
 
     assert read() == dataclasses.replace(shipped, profiles={"default": disarmed})
@@ -193,7 +199,7 @@ def test_faults_of_the_environment(faults, name, text, fault):
         ("[profiles.x]\nchannels = ['a']", "profile `x`: channels[0]: must be 'content', "),
         (
             "[profiles.x]\nchannels = ['content', 'content']",
-            "profile `x`: channels: must name each channel once",
+            "profile `x`: channels: must name each once",
         ),
         ("[profiles.x]\nstream_idle_s = 0", "profile `x`: stream_idle_s: must be more than 0"),
         ("[profiles.x]\nloop_detection = 1", "profile `x`: loop_detection: must be a table"),

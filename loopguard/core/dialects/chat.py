@@ -22,6 +22,7 @@ import orjson
 
 from loopguard.core import json_text, sse
 from loopguard.core.events import (
+    READY_VERDICTS,
     ArgumentsDelta,
     Done,
     Event,
@@ -34,7 +35,7 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.plan import Plan, asked_stream, model_of, read_object
+from loopguard.core.plan import Plan, asked_stream, model_of, read_object, text_of
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
@@ -66,7 +67,15 @@ def plan(body: bytes) -> Plan:
         if options is None or isinstance(options, dict):
             request["stream_options"] = {**(options or {}), "include_usage": True}
         body = json_text.dumps(request)
-    return Plan(body, stream, usage_asked, model_of(request))
+    return Plan(body, stream, usage_asked, model_of(request), _asked(request))
+
+
+def _asked(request: Json) -> str:
+    """What the user said last: agents append tool results behind it, not requests."""
+    for message in reversed(request.get("messages") or ()):
+        if isinstance(message, dict) and message.get("role") == "user":
+            return text_of(message.get("content"))
+    return ""
 
 
 class Parser:
@@ -111,12 +120,20 @@ class Parser:
                 error = error or choice.get("error") or {"message": "the upstream broke off"}
             elif reason is not None and index not in self._finished:
                 self._finished.add(index)
-                events.append(Finish(reason, index))
+                events.append(Finish(_ready_verdict(choice) or reason, index))
         if usage := chunk.get("usage"):
             events.append(_read_usage(usage))
         if error:
             events.append(read_fault(error))
         return events
+
+
+def _ready_verdict(choice: Json) -> str | None:
+    for name in ("finish_reason", "native_finish_reason", "stop_reason"):
+        reason = choice.get(name)
+        if isinstance(reason, str) and reason in READY_VERDICTS:
+            return reason
+    return None
 
 
 # What nearly every delta holds; only the others are searched for more.
