@@ -2,7 +2,8 @@
 
 A command's module has ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit status.
 Status 2 says that loopguard was told something it refuses, on the command line or in the
-configuration; asking again without a change is useless. Any other failure is status 1.
+configuration; asking again without a change is useless. Any other failure is status 1, and so is
+what ``scan`` was asked to find.
 """
 
 import argparse
@@ -30,6 +31,7 @@ COMMANDS = {
     "check-config": Command(
         "loopguard.check_config", "judge the configuration and print what it comes to"
     ),
+    "scan": Command("loopguard.scan.command", "judge saved replies, and draw how near each came"),
     "demo": Command("loopguard.demo", "show two loops cut, without a key or a network"),
     "runaway": Command("loopguard.runaway", "serve a fake model that loops"),
 }
