@@ -34,6 +34,9 @@ from loopguard.proxy.upstream import Upstream
 
 _OK = 200
 
+# The stream's own headers do not describe the body that is made of an error inside it.
+_HEADERS_OF_A_FAULT = (("Content-Type", "application/json"),)
+
 # An error is a few hundred bytes; some providers add what their own upstream said.
 _MAX_REFUSAL_BYTES = 1_048_576
 
@@ -209,7 +212,8 @@ class Attempt:
                 if reason in READY_VERDICTS:
                     trip = self.detector.take_verdict(reason, choice)
             case UpstreamFault(status):
-                return Refused(status, self._dialect.fault_body(event), in_stream=True)
+                body = self._dialect.fault_body(event)
+                return Refused(status, body, _HEADERS_OF_A_FAULT, in_stream=True)
             case Done():
                 return Completed()
             case _:

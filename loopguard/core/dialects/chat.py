@@ -403,6 +403,9 @@ def assemble(chunks: Iterable[Json]) -> Json:
         for choice in chunk.get("choices") or ():
             index = choice.get("index") or 0
             choices.setdefault(index, _Choice(index)).add(choice, error)
+        if error and not chunk.get("choices"):
+            for known in choices.values():
+                known.fail(error)
     whole.setdefault("system_fingerprint", None)
     whole.setdefault("service_tier", None)
     whole["choices"] = [choices[index].whole() for index in sorted(choices)]
@@ -437,8 +440,11 @@ class _Choice:
                 self._choice[name] = value
         self._add_delta(choice.get("delta") or {})
         if error or choice.get("finish_reason") == "error":
-            self._choice["finish_reason"] = "error"
-            self._choice["error"] = error or choice.get("error")
+            self.fail(error or choice.get("error"))
+
+    def fail(self, error: object) -> None:
+        self._choice["finish_reason"] = "error"
+        self._choice["error"] = error
 
     def _add_delta(self, delta: Json) -> None:
         for name, value in delta.items():
