@@ -47,6 +47,10 @@ class Detection:
         return self.frequency is not None or self.stretch is not None
 
 
+_MAX_CALLS = 8
+"""Tool calls of one reply that are read at once. Calls come one after another, and few providers
+write some in turns; a reply may hold thousands, and each that is read costs up to 110 KiB."""
+
 DISARMED = Detection(channels=(), frequency=None)
 
 
@@ -235,23 +239,26 @@ class Detector:
             themselves; at most ``MAX_FLOOR_FACTOR`` is granted. The length backstop stays.
     """
 
-    __slots__ = ("_detection", "_floor_factor", "_readings", "_trip")
+    __slots__ = ("_chars", "_detection", "_floor_factor", "_readings", "_trip", "_words")
 
     def __init__(self, detection: Detection, floor_factor: float = 1.0) -> None:
         self._detection = detection
         self._floor_factor = min(floor_factor, MAX_FLOOR_FACTOR)
         self._readings: dict[tuple[Channel, int, int], _Reading] = {}
         self._trip: Trip | None = None
+        # Of tool calls that are read no more.
+        self._words = 0
+        self._chars = 0
 
     @property
     def words(self) -> int:
         """Words read on all channels, up to the trip; 0 where nothing is armed."""
-        return sum(reading.words for reading in self._readings.values())
+        return self._words + sum(reading.words for reading in self._readings.values())
 
     @property
     def chars(self) -> int:
         """Characters read on all channels, up to the trip; 0 where nothing is armed."""
-        return sum(reading.chars for reading in self._readings.values())
+        return self._chars + sum(reading.chars for reading in self._readings.values())
 
     @property
     def suspected(self) -> bool:
@@ -293,6 +300,8 @@ class Detector:
         if reading is None:
             if not self._detection.armed:
                 return None
+            if channel == "arguments":
+                self._end_oldest_call()
             reading = _Reading(channel, self._detection, self._floor_factor)
             self._readings[key] = reading
         verdict = reading.feed(text)
@@ -310,6 +319,14 @@ class Detector:
                 "" if copied is None else copied.sample,
             )
         return self._trip
+
+    def _end_oldest_call(self) -> None:
+        """Make room for another tool call."""
+        calls = [key for key in self._readings if key[0] == "arguments"]
+        if len(calls) >= _MAX_CALLS:
+            ended = self._readings.pop(calls[0])
+            self._words += ended.words
+            self._chars += ended.chars
 
     def take_verdict(self, reason: str, choice: int = 0) -> Trip | None:
         """Trip on the provider's own word that the model looped.

@@ -316,3 +316,13 @@ def test_fingerprint_is_of_all_that_was_read() -> None:
     assert fingerprint(LOOP, said) == fingerprint(LOOP, said) is not None
     assert fingerprint(LOOP, said) != fingerprint(LOOP, said + "!")
     assert fingerprint(LOOP, "Hm.") is None
+
+
+def test_many_tool_calls_cost_no_more_than_a_few() -> None:
+    """A reply of thousands of calls is counted whole, and only the latest calls are kept."""
+    detector, single = Detector(STRETCH), Detector(STRETCH)
+    single.feed("arguments", '"one two" ')
+    for call in range(3000):
+        detector.feed("arguments", '"one two" ', 0, call)
+    assert (detector.words, detector.chars) == (3000 * single.words, 3000 * single.chars)
+    assert len(detector._readings) == 8
