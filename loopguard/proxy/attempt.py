@@ -152,9 +152,11 @@ class Attempt:
             self.own_time_s += perf_counter() - began_at
             if outcome is not None:
                 return outcome
-            self.clocks.pause()
-            await self.relay.flush(self.detector)
-            self.clocks.resume()
+            write = self.relay.flush(self.detector)
+            if write is not None:
+                self.clocks.pause()
+                await write
+                self.clocks.resume()
 
     def _take(self, chunk: bytes) -> Outcome | None:
         """Read what has come; say how the attempt ends if it ends here."""

@@ -8,7 +8,7 @@ events, one that asked for none gets the object.
 Each attempt has a relay of its own, so nothing of a discarded attempt can leave with the next.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -96,14 +96,14 @@ class LiveRelay:
         self._waiting.append(raw)
         self.held_bytes += len(raw)
 
-    async def flush(self, detector: Detector) -> None:
-        """Send on what has arrived, unless nothing of the reply is there yet or it is suspected."""
+    def flush(self, detector: Detector) -> Awaitable[None] | None:
+        """The write that is due: none while the reply is suspected, or nothing of it is there."""
         if not self._waiting:
-            return
+            return None
         early = not self._carries or detector.suspected
         if early and self.held_bytes <= self._max_held_bytes:
-            return
-        await self._send()
+            return None
+        return self._send()
 
     async def _send(self) -> None:
         if not self.committed:
@@ -161,7 +161,7 @@ class HeldRelay:
         if block.data is not None:
             self._held.add(block.data, parsed)
 
-    async def flush(self, detector: Detector) -> None:
+    def flush(self, detector: Detector) -> None:
         """Nothing leaves yet."""
 
     @property
