@@ -109,7 +109,7 @@ async def test_loop_after_the_head(guarded: Guard) -> None:
         ours.append(started)
         caller = await ask(started, STREAM)
         assert (caller.error["code"], caller.error["type"]) == (400, "model_response_loop")
-        figures = b"attempts=4 loop-aborts=4 loop-abort-words=12260 loop-abort-chars=49044"
+        figures = b"attempts=4 loop-aborts=4 loop-abort-words=3840 loop-abort-chars=15360"
         assert caller.body.replace(COMMENT, b"").startswith(b": loopguard " + figures + b"\n\n")
 
 
