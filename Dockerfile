@@ -7,9 +7,9 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY config config
 COPY loopguard loopguard
-RUN pip wheel --no-cache-dir --wheel-dir /wheels .
+RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[postgres]'
 RUN python -m venv --without-pip /opt/loopguard \
-    && pip --python /opt/loopguard install --no-cache-dir --no-index --find-links /wheels loopguard
+    && pip --python /opt/loopguard install --no-cache-dir --no-index --find-links /wheels 'loopguard[postgres]'
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="loopguard" \
@@ -22,6 +22,8 @@ COPY --from=build /opt/loopguard /opt/loopguard
 
 # Callers reach a container from outside it. The admin listener stays on loopback, for the check below.
 ENV LOOPGUARD_SERVER__HOST=0.0.0.0
+# Where the ledger is, unless LOOPGUARD_LEDGER__URL names a PostgreSQL.
+ENV STATE_DIRECTORY=/var/lib/loopguard
 EXPOSE 8080
 WORKDIR /var/lib/loopguard
 VOLUME /var/lib/loopguard

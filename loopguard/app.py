@@ -1,18 +1,30 @@
 """The composition root: the only file that builds objects and joins them."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from loopguard.billing.database import Database, LedgerTooNewError, LedgerUrlError
+from loopguard.billing.keys import Keys
+from loopguard.billing.ledger import Ledger
+from loopguard.billing.look_up import look_up_at
+from loopguard.billing.reconciler import LookPolicy, Reconciler
+from loopguard.billing.runs import Runs
 from loopguard.core.detection.detector import describe
 from loopguard.metrics import Metrics
+from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.admin import Admin
 from loopguard.proxy.exchange import Shared
 from loopguard.proxy.loop_memory import LoopMemory
@@ -20,7 +32,8 @@ from loopguard.proxy.record import ExchangeRecord
 from loopguard.proxy.report import Report
 from loopguard.proxy.routes import Routes
 from loopguard.proxy.upstream import Upstream
-from loopguard.settings import Settings
+from loopguard.settings import ConfigurationError, Settings
+from loopguard.settings import Ledger as LedgerSettings
 
 _log = logging.getLogger("loopguard")
 
@@ -29,6 +42,95 @@ _STALL_PROBE_S = 0.05
 
 # A drained exchange has its last event written by then, unless its caller does not read.
 _FAREWELL_S = 2.0
+
+
+# An entry is leased for so many of the longest look-ups: its own, its settling, and clocks.
+_LEASE_LOOKS = 3
+
+# A database that answers later than that is away; it is tried again in the background.
+_LAUNCH_WAIT_S = 3.0
+
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The ledger, and what works on it.
+
+    Attributes:
+        ledger: written in the background.
+        keys: that prices are asked for with.
+        reconciler: asks for them.
+    """
+
+    ledger: Ledger
+    keys: Keys
+    reconciler: Reconciler
+
+
+@contextlib.asynccontextmanager
+async def open_books(settings: Settings, metrics: Metrics) -> AsyncIterator[Books]:
+    """Open the ledger, ask for prices in the background, and write the last rows at the end.
+
+    A database that is away is no reason not to serve: rows wait in memory.
+
+    Raises:
+        ConfigurationError: the ledger is one that this loopguard cannot use.
+    """
+    upstream = settings.upstream
+    key = None if upstream.api_key is None else upstream.api_key.get_secret_value()
+    policy = settings.ledger
+    try:
+        database = Database(ledger_url(policy))
+        async with asyncio.timeout(_LAUNCH_WAIT_S):
+            await database.migrate()
+    except (LedgerUrlError, LedgerTooNewError) as error:
+        raise ConfigurationError([f"ledger.url: {error}"]) from None
+    except Exception:  # noqa: BLE001 - of whatever driver's family it is
+        _log.warning("ledger: the database is away at the launch", exc_info=True)
+    async with aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+    ) as session:
+        ledger = Ledger(
+            database,
+            metrics,
+            first_look_s=policy.first_look_s if policy.look_ups else None,
+            lease_s=_LEASE_LOOKS * policy.look_up_timeout_s,
+        )
+        keys = Keys(key)
+        reconciler = Reconciler(
+            ledger,
+            keys,
+            look_up_at(session, upstream.base_url, policy.look_up_timeout_s)
+            if policy.look_ups
+            else None,
+            LookPolicy(
+                first_look_s=policy.first_look_s,
+                longest_wait_s=policy.longest_wait_s,
+                give_up_after_s=policy.give_up_after_s,
+                concurrency=policy.concurrency,
+            ),
+            metrics,
+            retention_s=policy.retention_days * _DAY_S or None,
+        )
+        ledger.start()
+        reconciling = asyncio.create_task(reconciler.run(), name="reconciler")
+        try:
+            yield Books(ledger, keys, reconciler)
+        finally:
+            reconciling.cancel()
+            await asyncio.gather(reconciling, return_exceptions=True)
+            if not await ledger.close():
+                _log.error("ledger: the last rows could not be written and are lost")
+
+
+def ledger_url(ledger: LedgerSettings, environ: Mapping[str, str] = os.environ) -> str:
+    """The URL of the ledger's database: the operator's, or of a file in the state folder."""
+    if ledger.url is not None:
+        return ledger.url.get_secret_value()
+    home = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = environ.get("STATE_DIRECTORY") or Path(home) / "loopguard"
+    return f"sqlite:///{Path(folder).absolute() / 'ledger.db'}"
 
 
 class Loopguard:
@@ -56,10 +158,13 @@ class Loopguard:
 
         Raises:
             OSError: an address cannot be bound.
+            ConfigurationError: the ledger cannot be used.
         """
         settings = self._settings
         server = settings.server
         self._metrics = Metrics(CollectorRegistry())
+        self._opened = contextlib.AsyncExitStack()
+        books = await self._opened.enter_async_context(open_books(settings, self._metrics))
         self._upstream = Upstream(
             settings.upstream.base_url,
             None
@@ -73,6 +178,7 @@ class Loopguard:
             policy=settings.retry,
             loop_memory=LoopMemory(settings.loop_memory.ttl_s, time.monotonic),
             report=Report(self._metrics, self._on_exchange),
+            accounts=Accounts(books.ledger, books.keys),
             first_delta_timeout_s=settings.upstream.first_delta_timeout_s,
             keepalive_s=server.keepalive_s,
             max_event_bytes=server.max_line_bytes,
@@ -91,7 +197,11 @@ class Loopguard:
         self._metrics.watch_held_bytes(self._held_bytes)
         api = web.Application(client_max_size=server.max_body_bytes)
         api.router.add_route("*", r"/{path:[\s\S]*}", self._routes.handle)
-        admin = Admin(self._metrics, lambda: not self._routes.draining).application()
+        admin = Admin(
+            self._metrics,
+            Runs(books.ledger, books.reconciler),
+            lambda: not self._routes.draining,
+        ).application()
         # The caller's leaving is noticed in silent phases too (lessons.md 1).
         self._api = web.AppRunner(
             api, handler_cancellation=True, access_log=None, shutdown_timeout=_FAREWELL_S
@@ -119,6 +229,7 @@ class Loopguard:
     async def _close(self) -> None:
         await self._api.cleanup()
         await self._admin.cleanup()
+        await self._opened.aclose()
         await self._upstream.__aexit__(None, None, None)
 
     def _announce(self) -> None:

@@ -45,6 +45,7 @@ def effective(settings: Settings) -> Iterator[str]:
     yield from _table("upstream", settings.upstream.model_dump())
     yield from _table("retry", asdict(settings.retry))
     yield from _table("loop_memory", settings.loop_memory.model_dump())
+    yield from _table("ledger", settings.ledger.model_dump())
     yield from _table("log", settings.log.model_dump())
     for name, profile in settings.profiles.items():
         sentence = describe(profile.detection)

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import aiohttp
 
@@ -100,14 +101,16 @@ async def _ask_guarded(
 ) -> list[str]:
     seen_by_model: list[Record] = []
     exchanges: asyncio.Queue[ExchangeRecord] = asyncio.Queue()
-    async with serving(script, seen_by_model.append) as model:
-        settings = load(SETTINGS, {"LOOPGUARD_UPSTREAM__BASE_URL": model, **environ})
-        async with Loopguard(settings, exchanges.put_nowait) as loopguard:
-            guard = f"http://127.0.0.1:{loopguard.api_port}/v1"
-            tell(f"   model      {model}")
-            tell(f"   loopguard  {guard}")
-            answer = "".join([delta async for delta in _deltas(guard)])
-            exchange = await exchanges.get()
+    with TemporaryDirectory() as folder:
+        ledger = {"LOOPGUARD_LEDGER__URL": f"sqlite:///{folder}/ledger.db"}
+        async with serving(script, seen_by_model.append) as model:
+            settings = load(SETTINGS, {"LOOPGUARD_UPSTREAM__BASE_URL": model, **environ, **ledger})
+            async with Loopguard(settings, exchanges.put_nowait) as loopguard:
+                guard = f"http://127.0.0.1:{loopguard.api_port}/v1"
+                tell(f"   model      {model}")
+                tell(f"   loopguard  {guard}")
+                answer = "".join([delta async for delta in _deltas(guard)])
+                exchange = await exchanges.get()
     for attempt, seen in zip(exchange.attempts, seen_by_model, strict=False):
         for line in attempt_lines(attempt, seen):
             tell(line)

@@ -5,7 +5,8 @@ names have series of their own, the rest share ``other``. Nothing is labelled by
 generation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from decimal import Decimal
 from importlib.metadata import version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
@@ -26,6 +27,9 @@ _FIRST_DELTA_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 _OWN_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 """Milliseconds are usual; what stands above 0.1 s is a fault of loopguard's own."""
+
+_LOOK_UP_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+"""From an answer of a near upstream to the time-out of a look-up."""
 
 _ATTEMPTS_BUCKETS = (1, 2, 3, 4, 6, 8, 12)
 """Each number up to the shipped ``max_attempts``, then budgets that an operator raised."""
@@ -116,6 +120,56 @@ class Metrics:
             "The longest time that the event loop did not turn, since the start.",
             registry=registry,
         )
+        self._kept_usd = Counter(
+            "loopguard_kept_cost_usd",
+            "What replies cost that were kept, by their own usage.",
+            looped,
+            registry=registry,
+        )
+        self._abandoned_usd = Counter(
+            "loopguard_abandoned_cost_usd",
+            "What generations cost that were abandoned, as far as they are priced.",
+            ("profile", "model", "reason"),
+            registry=registry,
+        )
+        self._abandoned_tokens = Counter(
+            "loopguard_abandoned_tokens",
+            "Completion tokens of the same.",
+            ("profile", "model", "reason"),
+            registry=registry,
+        )
+        self._unpriced = Counter(
+            "loopguard_unpriced",
+            "Abandoned generations that will never have a price, by why.",
+            ("profile", "model", "reason"),
+            registry=registry,
+        )
+        self._ledger_entries = Gauge(
+            "loopguard_ledger_entries", "Entries of the ledger.", ("state",), registry=registry
+        )
+        self._oldest_owed_s = Gauge(
+            "loopguard_ledger_oldest_owed_seconds",
+            "Age of the oldest entry that has no price yet; 0 without any.",
+            registry=registry,
+        )
+        self._ledger_backlog = Gauge(
+            "loopguard_ledger_backlog_rows",
+            "Rows in memory that the database has not taken yet.",
+            registry=registry,
+        )
+        self._ledger_lost = Counter(
+            "loopguard_ledger_lost",
+            "Rows lost because the database was away for too long.",
+            ("kind",),
+            registry=registry,
+        )
+        self._look_up_s = Histogram(
+            "loopguard_look_up_duration_seconds",
+            "Of asking the upstream for the record of a generation.",
+            ("outcome",),
+            buckets=_LOOK_UP_BUCKETS_S,
+            registry=registry,
+        )
         Info("loopguard_build", "What is running.", registry=registry).info(
             {"version": version("loopguard")}
         )
@@ -191,6 +245,48 @@ class Metrics:
         if stall_s > self._longest_stall_s:
             self._longest_stall_s = stall_s
             self._stall_s.set(stall_s)
+
+    def reply_kept(self, profile: str, model: str, cost_usd: Decimal) -> None:
+        """A reply was kept whose usage says what it cost."""
+        self._kept_usd.labels(profile, self._counted(model)).inc(float(cost_usd))
+
+    def generation_priced(
+        self, profile: str, model: str, reason: str, cost_usd: Decimal, tokens: int
+    ) -> None:
+        """The price of an abandoned generation became known.
+
+        Args:
+            profile: of its exchange.
+            model: that wrote it.
+            reason: why it was abandoned.
+            cost_usd: what it cost.
+            tokens: that it wrote.
+        """
+        labels = (profile, self._counted(model), reason)
+        self._abandoned_usd.labels(*labels).inc(float(cost_usd))
+        self._abandoned_tokens.labels(*labels).inc(tokens)
+
+    def generation_unpriced(self, profile: str, model: str, reason: str) -> None:
+        """An abandoned generation will never have a price, for this reason."""
+        self._unpriced.labels(profile, self._counted(model), reason).inc()
+
+    def looked_up(self, outcome: str, duration_s: float) -> None:
+        """The upstream was asked for the record of a generation."""
+        self._look_up_s.labels(outcome).observe(duration_s)
+
+    def ledger_stands(self, entries: Iterable[tuple[str, int]], oldest_owed_s: float) -> None:
+        """The ledger was counted: entries by state, and the age of the oldest that is owed."""
+        for state, count in entries:
+            self._ledger_entries.labels(state).set(count)
+        self._oldest_owed_s.set(oldest_owed_s)
+
+    def ledger_backlog(self, rows: int) -> None:
+        """So many rows are in memory that the database has not taken yet."""
+        self._ledger_backlog.set(rows)
+
+    def ledger_lost(self, kind: str) -> None:
+        """A row, of an entry or an exchange, was lost because the memory for rows is full."""
+        self._ledger_lost.labels(kind).inc()
 
     def exposition(self) -> bytes:
         """All series of the registry in Prometheus' text format, version 0.0.4."""

@@ -75,6 +75,13 @@ _SECONDS_CEILING = 86_400
 _ATTEMPTS_CEILING = 100
 """Each attempt is paid for; the waits between so many already exceed every exchange."""
 
+_DAYS_CEILING = 36_500
+"""A hundred years; a larger number is a slip, and 0 is what keeps for ever."""
+
+_LOOK_UPS_CEILING = 64
+"""The endpoint has a rate limit that nobody has published; more at once would meet it."""
+
+_ledger_place = re.compile(r"sqlite:///.+|postgres(ql)?://.+")
 _Name = TypeVar("_Name", bound=str)
 
 _profile_name = re.compile(r"[A-Za-z0-9_-]+")
@@ -135,6 +142,12 @@ def _upstream_url(url: str) -> str:
     if "?" in url or "#" in url:
         raise ValueError("must not have a query or a fragment")
     return url.rstrip("/")
+
+
+def _ledger_url(secret: SecretStr) -> SecretStr:
+    if not _ledger_place.fullmatch(secret.get_secret_value()):
+        raise ValueError("must begin with sqlite:/// and name a file, or with postgresql://")
+    return secret
 
 
 _Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
@@ -210,6 +223,24 @@ class LoopMemory(_Table):
     """How long an exchange that looped in every attempt is remembered, in seconds; 0 is never."""
 
     ttl_s: _Wait = 30.0
+
+
+class Ledger(_Table):
+    """Where abandoned generations are kept and how their prices are asked for.
+
+    ``url`` is None for the SQLite file in the state folder.
+    """
+
+    url: Annotated[
+        Annotated[SecretStr, AfterValidator(_ledger_url)] | None, BeforeValidator(_unless_empty)
+    ] = None
+    retention_days: Annotated[int, Field(ge=0, le=_DAYS_CEILING)] = 400
+    look_ups: bool = True
+    first_look_s: _Limit = 2.0
+    longest_wait_s: _Limit = 300.0
+    give_up_after_s: _Limit = 3600.0
+    look_up_timeout_s: _Limit = 10.0
+    concurrency: Annotated[int, Field(ge=1, le=_LOOK_UPS_CEILING)] = 4
 
 
 class Log(_Table):
@@ -337,6 +368,7 @@ class _Tree(BaseSettings):
     upstream: Upstream
     retry: _Retry
     loop_memory: LoopMemory
+    ledger: Ledger
     log: Log
     routes: tuple[Route, ...]
     profiles: dict[str, _Profile]
@@ -351,6 +383,7 @@ class Settings:
         upstream: where replies come from.
         retry: the budget of one exchange.
         loop_memory: how long a loop is remembered.
+        ledger: where abandoned generations are kept, and when they are looked up.
         log: level and form of the log.
         routes: globs of models and their profiles; the first that matches counts.
         profiles: by name; ``default`` is among them.
@@ -361,6 +394,7 @@ class Settings:
     upstream: Upstream
     retry: RetryPolicy
     loop_memory: LoopMemory
+    ledger: Ledger
     log: Log
     routes: tuple[Route, ...]
     profiles: Mapping[str, Profile]
@@ -396,6 +430,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> S
     upstream = faults.judge(Upstream, ("upstream",), tree.get("upstream", {}))
     retry = faults.judge(_Retry, ("retry",), tree.get("retry", {}))
     loop_memory = faults.judge(LoopMemory, ("loop_memory",), tree.get("loop_memory", {}))
+    ledger = faults.judge(Ledger, ("ledger",), tree.get("ledger", {}))
     log = faults.judge(Log, ("log",), tree.get("log", {}))
     routes = _judge_routes(tree.get("routes", []), names, faults)
     profiles = _judge_profiles(tree.get("profiles", {}), faults)
@@ -419,6 +454,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> S
         upstream=upstream,
         retry=RetryPolicy(**retry.model_dump()),
         loop_memory=loop_memory,
+        ledger=ledger,
         log=log,
         routes=routes,
         profiles=MappingProxyType(core_profiles),

@@ -21,6 +21,7 @@ class Plan:
         stream: whether the caller asked for a stream.
         usage_asked: whether the caller's stream is to carry the usage in a chunk of its own.
         model: as the caller names it, None where it names none.
+        session: the ``session_id`` that the caller groups requests by, None where it names none.
         asked: what the user said last, the ends of a long text alone (`request_gate.excerpt`).
     """
 
@@ -28,6 +29,7 @@ class Plan:
     stream: bool
     usage_asked: bool
     model: str | None
+    session: str | None = None
     asked: str = ""
 
     def canonical(self) -> bytes:
@@ -72,6 +74,12 @@ def model_of(request: dict[str, Any]) -> str | None:
     """The model that the request names."""
     model = request.get("model")
     return model if isinstance(model, str) else None
+
+
+def session_of(request: dict[str, Any]) -> str | None:
+    """The session that the request belongs to, as OpenRouter has it."""
+    session = request.get("session_id")
+    return session if isinstance(session, str) and session else None
 
 
 def text_of(content: object) -> str:

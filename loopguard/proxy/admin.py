@@ -1,10 +1,24 @@
-"""The operators' listener: metrics and health. Never on the API's port."""
+"""The operators' listener: metrics, health and runs. Never on the API's port."""
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from loopguard.billing.runs import Runs
 from loopguard.metrics import Metrics
+
+# What a person waits for without asking why; most prices need longer, some seconds suffice.
+_SETTLE_S = 10.0
+
+# What reading the ledger may take; a second is much for a run.
+_READ_S = 5.0
+
+# Longer than any price takes that ever comes.
+_MAX_SETTLE_S = 3600.0
+
+_log = logging.getLogger("loopguard")
 
 
 class Admin:
@@ -12,11 +26,13 @@ class Admin:
 
     Args:
         metrics: what is shown.
+        runs: whose figures are shown.
         ready: whether further exchanges are taken.
     """
 
-    def __init__(self, metrics: Metrics, ready: Callable[[], bool]) -> None:
+    def __init__(self, metrics: Metrics, runs: Runs, ready: Callable[[], bool]) -> None:
         self._metrics = metrics
+        self._runs = runs
         self._ready = ready
 
     def application(self) -> web.Application:
@@ -25,6 +41,8 @@ class Admin:
         application.router.add_get("/metrics", self._show_metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
+        application.router.add_get("/runs/{run:.+}", self._show_run)
+        application.router.add_post("/runs/{run:.+}/close", self._close_run)
         return application
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
@@ -39,3 +57,28 @@ class Admin:
     async def _readyz(self, _: web.Request) -> web.Response:
         ready = self._ready()
         return web.json_response({"ready": ready}, status=200 if ready else 503)
+
+    async def _show_run(self, request: web.Request) -> web.Response:
+        return await _answered(self._runs.figures(request.match_info["run"]), _READ_S)
+
+    async def _close_run(self, request: web.Request) -> web.Response:
+        try:
+            within_s = float(request.query.get("within_s", _SETTLE_S))
+        except ValueError:
+            within_s = -1.0
+        if not 0 <= within_s <= _MAX_SETTLE_S:
+            return web.json_response(
+                {"error": f"within_s is no number of seconds from 0 to {_MAX_SETTLE_S:g}"},
+                status=400,
+            )
+        closed = self._runs.close(request.match_info["run"], within_s)
+        return await _answered(closed, within_s + _READ_S)
+
+
+async def _answered(figures: Awaitable[dict[str, object]], limit_s: float) -> web.Response:
+    try:
+        async with asyncio.timeout(limit_s):
+            return web.json_response(await figures)
+    except Exception:  # noqa: BLE001 - of whatever driver's family it is
+        _log.warning("the ledger cannot be read", exc_info=True)
+        return web.json_response({"error": "the ledger cannot be read"}, status=503)

@@ -5,7 +5,7 @@ Everything that it tells its caller goes through `_deliver`, `_pass_refusal` or 
 """
 
 import asyncio
-import uuid
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import count
@@ -36,6 +36,7 @@ from loopguard.core.retry import (
 )
 from loopguard.errors import InternalFault, LoopguardError, ModelResponseLoop
 from loopguard.proxy import headers as crossing
+from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.attempt import Attempt
 from loopguard.proxy.caller import Caller, CallerGone, error_headers, error_response
 from loopguard.proxy.clocks import Clocks
@@ -55,6 +56,7 @@ class Shared:
         policy: the budget of an exchange.
         loop_memory: what has looped lately.
         report: told of every end.
+        accounts: told of the same, for the ledger.
         first_delta_timeout_s: seconds that an attempt may take to its first delta.
         keepalive_s: seconds of silence after which a stream gets a comment.
         max_event_bytes: bound of one event of a stream.
@@ -68,6 +70,7 @@ class Shared:
     policy: RetryPolicy
     loop_memory: LoopMemory
     report: Report
+    accounts: Accounts
     first_delta_timeout_s: float
     keepalive_s: float
     max_event_bytes: int
@@ -118,12 +121,13 @@ class Exchange:
         self._draining = False
         self._ends_at = asyncio.get_running_loop().time() + shared.policy.exchange_timeout_s
         self.record = ExchangeRecord(
-            exchange=uuid.uuid4().hex,
+            exchange=_new_id(shared.wall_clock()),
             dialect=dialect.NAME,
             profile=profile.name,
             relay="live" if self._live else "hold",
             stream=plan.stream,
             model=plan.model,
+            run=crossing.run_of(request.headers, plan.session),
         )
 
     @property
@@ -158,6 +162,7 @@ class Exchange:
         finally:
             self.record.duration_s = perf_counter() - began_at
             self._shared.report.exchange_ended(self.record)
+            self._shared.accounts.exchange_ended(self.record)
 
     async def _serve(self) -> web.StreamResponse:
         """Make attempts until one of them decides."""
@@ -256,6 +261,10 @@ class Exchange:
             self.record.attempts.append(record)
             self.record.own_time_s += attempt.own_time_s
             self._shared.report.attempt_ended(self.record, record)
+            # Also when the caller has left: the upstream is closed by then.
+            await self._shared.accounts.attempt_ended(
+                self.record, record, self._shared.upstream.key(self._headers)
+            )
         return outcome
 
     def _begin_clocks(self, **limits: float) -> Clocks:
@@ -365,6 +374,14 @@ class Exchange:
         self.record.outcome = "remembered"
         self._shared.report.loop_memory_refused()
         return await self._fail(self._shared.loop_memory.refusal(self._request_digest()))
+
+
+def _new_id(now_s: float) -> str:
+    """A name for an exchange, 32 hexadecimal digits: milliseconds, then chance.
+
+    Names that sort by their time let the ledger's index grow at its end, however large it is.
+    """
+    return f"{int(now_s * 1000):012x}{secrets.token_hex(10)}"
 
 
 def _record(attempt: Attempt, number: int, outcome: Outcome, duration_s: float) -> AttemptRecord:

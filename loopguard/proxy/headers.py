@@ -106,6 +106,16 @@ def credential(headers: Headers) -> str | None:
     return headers.get("X-Api-Key")
 
 
+def run_of(headers: Headers, session: str | None) -> str | None:
+    """The run that an exchange belongs to.
+
+    Args:
+        headers: the caller's.
+        session: what its body names as ``session_id``.
+    """
+    return headers.get(RUN) or session or headers.get("X-Session-Id") or None
+
+
 def retry_after_s(values: Iterable[str], now: datetime | None = None) -> float | None:
     """Read a ``Retry-After``: seconds, or a date. None where there is none that can be read."""
     for value in values:

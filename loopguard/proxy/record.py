@@ -83,6 +83,7 @@ class ExchangeRecord:
 
     Attributes:
         exchange: its id, new for each.
+        run: the run that its caller put it in.
         outcome: what it was answered: the last attempt's outcome, ``looped`` where loops made it
             fail, ``remembered`` where loop memory refused it.
     """
@@ -93,6 +94,7 @@ class ExchangeRecord:
     relay: str
     stream: bool
     model: str | None
+    run: str | None = None
     outcome: str = "broken"
     status: int = 200
     attempts: list[AttemptRecord] = field(default_factory=list)

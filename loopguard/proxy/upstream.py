@@ -52,6 +52,10 @@ class Upstream:
     ) -> None:
         await self._session.close()
 
+    def key(self, headers: crossing.Headers) -> str | None:
+        """The key that a request with these headers is made with, None where it has none."""
+        return self._api_key or crossing.credential(headers)
+
     async def open(
         self,
         method: str,

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import uvloop
 
@@ -109,13 +110,15 @@ def passthrough(upstream_port: int, core: int) -> Iterator[Relay]:
 def loopguard(relay: str, upstream_port: int, core: int) -> Iterator[Relay]:
     """`loopguard serve`, asked for a kind of relay."""
     port = free_port()
-    environment = {
-        "LOOPGUARD_SERVER__PORT": str(port),
-        "LOOPGUARD_SERVER__ADMIN_PORT": "0",
-        "LOOPGUARD_UPSTREAM__BASE_URL": f"http://127.0.0.1:{upstream_port}/v1",
-    }
-    with started(["loopguard", "serve"], port, core, **environment) as process:
-        yield Relay(f"loopguard {relay}", {"X-Loopguard-Relay": relay}, process.pid, port)
+    with TemporaryDirectory() as folder:
+        environment = {
+            "LOOPGUARD_SERVER__PORT": str(port),
+            "LOOPGUARD_SERVER__ADMIN_PORT": "0",
+            "LOOPGUARD_UPSTREAM__BASE_URL": f"http://127.0.0.1:{upstream_port}/v1",
+            "LOOPGUARD_LEDGER__URL": f"sqlite:///{folder}/ledger.db",
+        }
+        with started(["loopguard", "serve"], port, core, **environment) as process:
+            yield Relay(f"loopguard {relay}", {"X-Loopguard-Relay": relay}, process.pid, port)
 
 
 async def measure(relay: Relay, load: str, streams: int, chunks: int) -> None:

@@ -62,6 +62,11 @@ class Command:
         """Send SIGTERM."""
         self._running.terminate()
 
+    async def kill(self) -> None:
+        """Send SIGKILL and wait for the end."""
+        self._running.kill()
+        await self.ended()
+
     async def ended(self) -> int:
         """Read the rest of the log and return the exit status."""
         async with asyncio.timeout(PATIENCE_S):
@@ -80,13 +85,17 @@ class Command:
 
 @asynccontextmanager
 async def serving(base_url: str, **environment: str) -> AsyncIterator[Command]:
-    """Start the command in front of an upstream; keywords are environment variables."""
+    """Start the command in front of an upstream; keywords are environment variables.
+
+    Unless they say otherwise nothing is looked up while a test takes.
+    """
     environ = {name: text for name, text in os.environ.items() if not name.startswith("LOOPGUARD")}
     environ |= {
         "LOOPGUARD_SERVER__PORT": "0",
         "LOOPGUARD_SERVER__ADMIN_PORT": "0",
         "LOOPGUARD_RETRY__INITIAL_WAIT_S": "0.001",
         "LOOPGUARD_UPSTREAM__BASE_URL": base_url,
+        "LOOPGUARD_LEDGER__FIRST_LOOK_S": "3600",
     }
     environ |= {f"LOOPGUARD_{name.upper()}": text for name, text in environment.items()}
     running = await asyncio.create_subprocess_exec(
@@ -98,5 +107,4 @@ async def serving(base_url: str, **environment: str) -> AsyncIterator[Command]:
         yield command
     finally:
         if running.returncode is None:
-            running.kill()
-            await command.ended()
+            await command.kill()

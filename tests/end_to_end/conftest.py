@@ -1,8 +1,9 @@
 """A guarded upstream for tests: the fake OpenRouter, and loopguard in front of it."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import openai
 import pytest
@@ -10,14 +11,15 @@ import pytest
 from loopguard.app import Loopguard
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.settings import load
-from tests.fake_openrouter import FakeOpenRouter
+from tests.fake_openrouter import FakeOpenRouter, Refusal
 from tests.fake_openrouter.server import Answer
 
-# Ports of the system's choice, and waits that no test has to sit through.
+# Ports of the system's choice, waits that no test has to sit through, and no look-up unasked.
 ENVIRONMENT = {
     "LOOPGUARD_SERVER__PORT": "0",
     "LOOPGUARD_SERVER__ADMIN_PORT": "0",
     "LOOPGUARD_RETRY__INITIAL_WAIT_S": "0.001",
+    "LOOPGUARD_LEDGER__FIRST_LOOK_S": "3600",
 }
 
 
@@ -27,11 +29,13 @@ class Guarded:
 
     Attributes:
         records: of the exchanges that have ended.
+        ledger_url: of its ledger's database.
     """
 
     fake: FakeOpenRouter
     loopguard: Loopguard
     records: list[ExchangeRecord] = field(default_factory=list)
+    ledger_url: str = ""
 
     @property
     def origin(self) -> str:
@@ -52,16 +56,21 @@ Guard = Callable[..., AbstractAsyncContextManager[Guarded]]
 
 
 @pytest.fixture
-def guarded() -> Guard:
+def guarded(tmp_path: Path) -> Guard:
     """Start loopguard in front of a fake with a script; keywords are environment variables."""
 
     @asynccontextmanager
-    async def start(script: Iterable[Answer], **environment: str) -> AsyncIterator[Guarded]:
-        async with FakeOpenRouter(script) as fake:
-            environ = ENVIRONMENT | {"LOOPGUARD_UPSTREAM__BASE_URL": fake.base_url}
+    async def start(
+        script: Iterable[Answer], lookups: Sequence[int | Refusal] = (), **environment: str
+    ) -> AsyncIterator[Guarded]:
+        async with FakeOpenRouter(script, lookups=lookups) as fake:
+            environ = ENVIRONMENT | {
+                "LOOPGUARD_UPSTREAM__BASE_URL": fake.base_url,
+                "LOOPGUARD_LEDGER__URL": f"sqlite:///{tmp_path}/ledger.db",
+            }
             environ |= {f"LOOPGUARD_{name.upper()}": value for name, value in environment.items()}
             records: list[ExchangeRecord] = []
             async with Loopguard(load(None, environ), records.append) as loopguard:
-                yield Guarded(fake, loopguard, records)
+                yield Guarded(fake, loopguard, records, environ["LOOPGUARD_LEDGER__URL"])
 
     return start

@@ -1,5 +1,6 @@
 """The metrics: names, labels and figures as they are scraped."""
 
+from decimal import Decimal
 from importlib.metadata import version
 
 import pytest
@@ -139,3 +140,35 @@ def test_registries_apart():
     one.metrics.loop_memory_refused()
 
     assert other.value("loopguard_loop_memory_refusals_total") == 0
+
+
+def test_kept(scraped):
+    """What kept replies cost is summed by profile and model."""
+    scraped.metrics.reply_kept("default", "vendor/model", Decimal("0.25"))
+    scraped.metrics.reply_kept("default", "vendor/model", Decimal("0.5"))
+    labels = {"profile": "default", "model": "vendor/model"}
+    assert scraped.value("loopguard_kept_cost_usd_total", **labels) == 0.75
+
+
+def test_abandoned(scraped):
+    """An abandoned generation is counted with its price, or with why it has none."""
+    scraped.metrics.generation_priced("default", "vendor/model", "looped", Decimal("0.5"), 98)
+    scraped.metrics.generation_unpriced("default", "vendor/model", "not_found")
+    labels = {"profile": "default", "model": "vendor/model"}
+    assert scraped.value("loopguard_abandoned_cost_usd_total", **labels, reason="looped") == 0.5
+    assert scraped.value("loopguard_abandoned_tokens_total", **labels, reason="looped") == 98
+    assert scraped.value("loopguard_unpriced_total", **labels, reason="not_found") == 1
+
+
+def test_ledger(scraped):
+    """How the ledger stands, and what it could not keep, is told."""
+    scraped.metrics.ledger_stands({"owed": 3, "priced": 5}.items(), 60.0)
+    scraped.metrics.ledger_backlog(7)
+    scraped.metrics.ledger_lost("entry")
+    scraped.metrics.looked_up("found", 0.2)
+    assert scraped.value("loopguard_ledger_entries", state="owed") == 3
+    assert scraped.value("loopguard_ledger_entries", state="priced") == 5
+    assert scraped.value("loopguard_ledger_oldest_owed_seconds") == 60
+    assert scraped.value("loopguard_ledger_backlog_rows") == 7
+    assert scraped.value("loopguard_ledger_lost_total", kind="entry") == 1
+    assert scraped.value("loopguard_look_up_duration_seconds_count", outcome="found") == 1

@@ -35,7 +35,14 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.plan import Plan, asked_stream, model_of, read_object, text_of
+from loopguard.core.plan import (
+    Plan,
+    asked_stream,
+    model_of,
+    read_object,
+    session_of,
+    text_of,
+)
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
@@ -67,7 +74,7 @@ def plan(body: bytes) -> Plan:
         if options is None or isinstance(options, dict):
             request["stream_options"] = {**(options or {}), "include_usage": True}
         body = json_text.dumps(request)
-    return Plan(body, stream, usage_asked, model_of(request), _asked(request))
+    return Plan(body, stream, usage_asked, model_of(request), session_of(request), _asked(request))
 
 
 def _asked(request: Json) -> str:

@@ -1,0 +1,1 @@
+"""The cold path: what discarded output costs, kept durably and priced later."""
