@@ -82,7 +82,7 @@ async def test_written_before_the_next_attempt(guarded: Guard) -> None:
         (entry,) = await entries_of(ours.ledger_url)
         assert entry["reason"] == "looped"
         assert entry["generation"] == ours.fake.attempts[0].generation_id
-        assert (entry["rule"], entry["words"], entry["chars"]) == ("frequency", 3065, 12261)
+        assert (entry["rule"], entry["words"], entry["chars"]) == ("stretch", 960, 3840)
         assert (entry["run"], entry["attempt"]) == ("run-1", 1)
         assert entry["fingerprint"] == fingerprint(KEY)
 
@@ -152,8 +152,8 @@ HAND_COUNT = {
     "turns": 20,
     "errors": 4,
     "loopAborts": 8,
-    "loopAbortWords": 8 * 3065,
-    "loopAbortChars": 8 * 12261,
+    "loopAbortWords": 8 * 960,
+    "loopAbortChars": 8 * 3840,
     "loopAbortUnpriced": 1,
     "loopAbortOwed": 0,
 }
