@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 from loopguard.core.detection.arguments import ArgumentsText
+from loopguard.core.detection.calls import CallsRule
 from loopguard.core.detection.fingerprint import Fingerprint
 from loopguard.core.detection.frequency import FrequencyKnobs, FrequencyRule
 from loopguard.core.detection.length import chars_until_passed
 from loopguard.core.detection.stretch import Copied, StretchKnobs, StretchRule
 from loopguard.core.detection.words import WordSplitter, chars_until
-from loopguard.core.events import Channel
+from loopguard.core.events import READY_VERDICTS, Channel
 
-Rule: TypeAlias = Literal["frequency", "stretch", "length", "upstream"]
+Rule: TypeAlias = Literal["frequency", "stretch", "calls", "length", "upstream"]
 """What tripped; ``upstream`` is a verdict that the provider sent ready-made."""
 
 MAX_FLOOR_FACTOR = 10.0
@@ -35,16 +36,19 @@ class Detection:
             backstop are fed ``content`` alone, as the document says.
         frequency: the frequency rule and the length backstop; None where disarmed.
         stretch: the stretch rule; None where disarmed.
+        max_identical_calls: the calls rule's knob; 0 where disarmed.
     """
 
     channels: tuple[Channel, ...]
     frequency: FrequencyKnobs | None
     stretch: StretchKnobs | None = None
+    max_identical_calls: int = 0
 
     @property
     def armed(self) -> bool:
         """Whether any rule is armed."""
-        return self.frequency is not None or self.stretch is not None
+        rules = (self.frequency, self.stretch)
+        return any(rule is not None for rule in rules) or self.max_identical_calls > 0
 
 
 _MAX_CALLS = 8
@@ -123,6 +127,11 @@ def describe(detection: Detection) -> str | None:
         clauses.append(
             f"once it has said nothing new for {detection.stretch.min_stale_chars} characters of "
             "prose or their weight in other text"
+        )
+    if detection.max_identical_calls:
+        clauses.append(
+            f"once it makes more than {detection.max_identical_calls} identical calls of a tool in "
+            "a row"
         )
     if not clauses:
         return None
@@ -239,12 +248,13 @@ class Detector:
             themselves; at most ``MAX_FLOOR_FACTOR`` is granted. The length backstop stays.
     """
 
-    __slots__ = ("_chars", "_detection", "_floor_factor", "_readings", "_trip", "_words")
+    __slots__ = ("_calls", "_chars", "_detection", "_floor_factor", "_readings", "_trip", "_words")
 
     def __init__(self, detection: Detection, floor_factor: float = 1.0) -> None:
         self._detection = detection
         self._floor_factor = min(floor_factor, MAX_FLOOR_FACTOR)
         self._readings: dict[tuple[Channel, int, int], _Reading] = {}
+        self._calls: dict[int, CallsRule] = {}
         self._trip: Trip | None = None
         # Of tool calls that are read no more.
         self._words = 0
@@ -281,6 +291,26 @@ class Detector:
                     levels[rule] = level
         return levels
 
+    def begin_call(self, name: str, choice: int = 0, call: int = 0) -> Trip | None:
+        """Read the beginning of a tool call.
+
+        Args:
+            name: of the tool.
+            choice: index of the choice.
+            call: index of the call.
+
+        Returns:
+            The trip, as `feed` does.
+        """
+        limit = self._detection.max_identical_calls
+        if self._trip is not None or not limit:
+            return self._trip
+        rule = self._calls.setdefault(choice, CallsRule(limit))
+        if rule.begin(name, call):
+            seen = f"{rule.run} identical calls of a tool in a row"
+            self._trip = Trip("calls", "arguments", choice, self.words, self.chars, seen)
+        return self._trip
+
     def feed(self, channel: Channel, text: str, choice: int = 0, call: int = 0) -> Trip | None:
         """Read the next piece of one channel of the reply.
 
@@ -295,6 +325,8 @@ class Detector:
         """
         if self._trip is not None or not text:
             return self._trip
+        if channel == "arguments" and choice in self._calls:
+            self._calls[choice].feed(text, call)
         key = (channel, choice, call)
         reading = self._readings.get(key)
         if reading is None:
@@ -332,13 +364,13 @@ class Detector:
         """Trip on the provider's own word that the model looped.
 
         Args:
-            reason: the finish reason, one of `READY_VERDICTS`.
+            reason: the finish reason; it says so where it is one of `READY_VERDICTS`.
             choice: index of the choice.
 
         Returns:
-            The trip, or None where nothing is armed.
+            The trip, as `feed` does.
         """
-        if self._trip is None and self._detection.armed:
+        if self._trip is None and self._detection.armed and reason in READY_VERDICTS:
             seen = f"the provider finished it as `{reason}`"
             self._trip = Trip("upstream", "content", choice, self.words, self.chars, seen)
         return self._trip
