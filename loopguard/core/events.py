@@ -34,8 +34,16 @@ class ArgumentsDelta(NamedTuple):
     call: int = 0
 
 
+class CallBegan(NamedTuple):
+    """The first piece of one tool call: which tool is called; its arguments may follow."""
+
+    name: str
+    choice: int = 0
+    call: int = 0
+
+
 class OtherDelta(NamedTuple):
-    """A piece of the reply that is no text: a call's name, an annotation, an image, a signature."""
+    """A piece of the reply that is no text: an annotation, an image, a signature."""
 
     choice: int = 0
 
@@ -70,12 +78,12 @@ class GenerationId(NamedTuple):
 class UpstreamFault(NamedTuple):
     """An error that the upstream reports inside a stream whose status was 200.
 
-    ``status`` is the HTTP status that the error would have had: the error's own integer code,
-    502 where the code is no HTTP error status. ``error`` is the error object as it came.
+    ``status`` is the HTTP status that the error would have had, 502 where it does not say.
+    ``error`` is the error object as it came.
     """
 
     status: int
-    error: dict[str, object]
+    error: dict[str, Any]
 
 
 class Done(NamedTuple):
@@ -86,6 +94,7 @@ Event: TypeAlias = (
     TextDelta
     | ReasoningDelta
     | ArgumentsDelta
+    | CallBegan
     | OtherDelta
     | Usage
     | Finish
@@ -95,7 +104,7 @@ Event: TypeAlias = (
 )
 
 
-CARRYING = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta, OtherDelta})
+CARRYING = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta, CallBegan, OtherDelta})
 """The events that carry something of the reply; the others frame it."""
 
 
@@ -104,10 +113,24 @@ class Parsed(NamedTuple):
 
     Attributes:
         events: in the order of the line.
-        chunk: the parsed JSON object, None for the sentinel.
+        chunk: the parsed JSON object, None for what is no part of the reply: the sentinel, a ping.
         usage_only: whether the line is there only because the usage was asked for.
     """
 
     events: list[Event]
     chunk: dict[str, Any] | None
     usage_only: bool = False
+
+
+class Seen(NamedTuple):
+    """What a caller has seen of a stream that an event of ours is to end.
+
+    Attributes:
+        origin: what the stream says of itself.
+        created: Unix seconds, for events that carry them.
+        last: the last chunk that has reached the caller, None where none has.
+    """
+
+    origin: GenerationId
+    created: int
+    last: dict[str, Any] | None

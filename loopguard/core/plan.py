@@ -82,6 +82,18 @@ def session_of(request: dict[str, Any]) -> str | None:
     return session if isinstance(session, str) and session else None
 
 
+def asked_in(messages: object) -> str:
+    """What the user said last: agents append tool results behind it, not requests."""
+    for message in reversed(messages) if isinstance(messages, list) else ():
+        if (
+            isinstance(message, dict)
+            and message.get("role") == "user"
+            and (text := text_of(message.get("content")))
+        ):
+            return text
+    return ""
+
+
 def text_of(content: object) -> str:
     """The text of a message, which is a string or a list of parts; its ends where it is long."""
     parts = [content] if isinstance(content, str) else content if isinstance(content, list) else []

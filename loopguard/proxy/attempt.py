@@ -12,10 +12,11 @@ import aiohttp
 from loopguard.core import json_text, sse
 from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
+from loopguard.core.dialects.faults import read_fault
 from loopguard.core.events import (
     CARRYING,
-    READY_VERDICTS,
     ArgumentsDelta,
+    CallBegan,
     Done,
     Event,
     Finish,
@@ -133,7 +134,7 @@ class Attempt:
         except ValueError:
             answer = None
         if isinstance(answer, dict) and answer.get("error"):
-            fault = self._dialect.read_fault(answer["error"])
+            fault = read_fault(answer["error"])
             return Refused(fault.status, body, tuple(crossing.to_caller(response.headers)))
         return Broken("the upstream's answer is no event stream", retryable=False)
 
@@ -172,6 +173,8 @@ class Attempt:
                 for event in parsed.events:
                     carries = carries or type(event) in CARRYING
                     outcome = self._judge(event) or outcome
+                    if isinstance(outcome, Tripped):
+                        break
                 if carries and not carried:
                     carried = True
                     self._progress()
@@ -203,16 +206,19 @@ class Attempt:
                 trip = self.detector.feed("reasoning", event.text, event.choice)
             case ArgumentsDelta():
                 trip = self.detector.feed("arguments", event.text, event.choice, event.call)
+            case CallBegan():
+                trip = self.detector.begin_call(event.name, event.choice, event.call)
             case OtherDelta():
                 pass
             case GenerationId():
-                self.origin = event
+                # Not every wire carries the generation's id; the response's headers do.
+                known = event.id if self.origin is None else self.origin.id
+                self.origin = event._replace(id=known)
             case Usage():
                 self.usage = event
-            case Finish(reason, choice):
+            case Finish():
                 self._finished = True
-                if reason in READY_VERDICTS:
-                    trip = self.detector.take_verdict(reason, choice)
+                trip = self.detector.take_verdict(event.reason, event.choice)
             case UpstreamFault(status):
                 body = self._dialect.fault_body(event)
                 return Refused(status, body, _HEADERS_OF_A_FAULT, in_stream=True)

@@ -16,7 +16,7 @@ from aiohttp import web
 from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
 from loopguard.core.escape import NO_PROVIDER_STATUS, Step
-from loopguard.core.events import GenerationId
+from loopguard.core.events import GenerationId, Seen
 from loopguard.core.plan import Plan
 from loopguard.core.profile import Profile, Relay
 from loopguard.core.request_gate import floor_factor
@@ -285,15 +285,16 @@ class Exchange:
 
     async def _deliver(self, attempt: Attempt, outcome: Outcome) -> web.StreamResponse:
         """Give the caller what the last attempt brought."""
-        # An error that came after part of a reply is passed on with that part.
-        brought_nothing = isinstance(outcome, Refused) and (
-            not outcome.in_stream or attempt.first_delta_s is None
-        )
-        if isinstance(outcome, Refused) and brought_nothing:
+        if isinstance(outcome, Refused) and not self._has_part(attempt, outcome):
             return await self._pass_refusal(outcome)
         self.record.outcome = outcome_name(outcome)
         self.record.usage = attempt.usage
         return await attempt.relay.deliver()
+
+    def _has_part(self, attempt: Attempt, refused: Refused) -> bool:
+        """Whether the error came after part of a reply, and is passed on with that part."""
+        told = self._plan.stream or self._dialect.FAULT_IN_WHOLE
+        return told and refused.in_stream and attempt.first_delta_s is not None
 
     async def _give_up(self, attempt: Attempt) -> web.StreamResponse:
         """Tell the caller why there is no reply."""
@@ -313,7 +314,7 @@ class Exchange:
         self.record.status = refused.status
         figures = self.record.figures()
         if self._caller.opened:
-            event = self._dialect.refusal_event(refused, self._origin(), self._now())
+            event = self._dialect.refusal_event(refused, self._seen())
             await self._caller.write(figures.comment() + event)
             return await self._caller.close()
         response = web.Response(status=refused.status, body=refused.body)
@@ -340,21 +341,20 @@ class Exchange:
             and self._committed
             and isinstance(error, ModelResponseLoop)
         ):
-            ending = self._dialect.finish_event(self._origin(), self._now())
+            ending = self._dialect.finish_event(self._seen())
         else:
-            ending = self._dialect.error_event(error, self._origin(), self._now())
+            ending = self._dialect.error_event(error, self._seen())
         headers = [*figures.headers(), *error_headers(error)]
         await self._caller.write(figures.comment() + ending, headers)
         return await self._caller.close()
 
-    def _origin(self) -> GenerationId:
-        """What an event of ours names as its generation: the one that the caller has seen."""
+    def _seen(self) -> Seen:
+        """What an event of ours continues: the stream that the caller has seen, or none."""
+        now = int(self._shared.wall_clock())
         if self._attempt is not None and self._committed and self._attempt.origin is not None:
-            return self._attempt.origin
-        return GenerationId(f"loopguard-{self.record.exchange}", self._plan.model, None)
-
-    def _now(self) -> int:
-        return int(self._shared.wall_clock())
+            return Seen(self._attempt.origin, now, self._attempt.relay.last)
+        ours = GenerationId(f"loopguard-{self.record.exchange}", self._plan.model, None)
+        return Seen(ours, now, None)
 
     def _request_digest(self) -> bytes:
         return digest(

@@ -10,7 +10,7 @@ Each attempt has a relay of its own, so nothing of a discarded attempt can leave
 
 from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
@@ -64,6 +64,10 @@ class LiveRelay:
         plan: what was asked for.
         figures: of the attempts before this one.
         max_held_bytes: bound of what is held back; past it the bytes leave.
+
+    Attributes:
+        committed: whether a byte of the reply has left.
+        last: the last chunk that has left.
     """
 
     def __init__(self, caller: Caller, plan: Plan, figures: Figures, max_held_bytes: int) -> None:
@@ -73,9 +77,11 @@ class LiveRelay:
         self._max_held_bytes = max_held_bytes
         self._headers: ResponseHeaders = ()
         self._waiting: list[bytes] = []
+        self._newest: dict[str, Any] | None = None
         self._carries = False
         self.held_bytes = 0
         self.committed = False
+        self.last: dict[str, Any] | None = None
 
     def begin(self, headers: ResponseHeaders) -> None:
         """Take the headers of the upstream's response."""
@@ -90,6 +96,7 @@ class LiveRelay:
         if parsed.usage_only and not self._usage_asked:
             return
         self._carries = self._carries or carries
+        self._newest = parsed.chunk or self._newest
         self._wait(block.raw)
 
     def _wait(self, raw: bytes) -> None:
@@ -112,6 +119,7 @@ class LiveRelay:
         self._waiting.clear()
         self.held_bytes = 0
         self.committed = True
+        self.last = self._newest
         await self._caller.write(data, self._headers)
 
     @property
@@ -138,16 +146,18 @@ class HeldRelay:
     """
 
     committed = False
+    last = None
 
     def __init__(
         self, caller: Caller, plan: Plan, figures: Figures, max_held_bytes: int, dialect: Dialect
     ) -> None:
         self._caller = caller
         self._stream = plan.stream
+        self._usage_wanted = plan.usage_asked or not plan.stream
         self._figures = figures
         self._max_held_bytes = max_held_bytes
         self._headers: ResponseHeaders = ()
-        self._held = dialect.Held(plan.usage_asked or not plan.stream)
+        self._held = dialect.Held()
 
     def begin(self, headers: ResponseHeaders) -> None:
         """Take the headers of the upstream's response."""
@@ -158,8 +168,8 @@ class HeldRelay:
 
     def take(self, block: sse.Block, parsed: Parsed, *, carries: bool) -> None:  # noqa: ARG002
         """Take an event."""
-        if block.data is not None:
-            self._held.add(block.data, parsed)
+        if self._usage_wanted or not parsed.usage_only:
+            self._held.add(block, parsed)
 
     def flush(self, detector: Detector) -> None:
         """Nothing leaves yet."""

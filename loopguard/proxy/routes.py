@@ -10,11 +10,12 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from loopguard.core.dialects import DIALECTS, chat
+from loopguard.core.dialects import DIALECTS, Dialect, chat
 from loopguard.core.profile import Profile, Relay
 from loopguard.errors import (
     BodyTooLarge,
@@ -69,7 +70,7 @@ class Routes:
         self._idle.set()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Serve one request; every refusal has the API's own shape."""
+        """Serve one request; every refusal has the shape of the path's own API."""
         self._requests += 1
         self._idle.clear()
         try:
@@ -95,29 +96,23 @@ class Routes:
         except Exception:  # noqa: BLE001 - the caller is told, in the API's shape
             self._shared.report.own_fault()
             refusal = InternalFault("loopguard has failed on this request")
-        return error_response(refusal, chat.error_body(refusal))
+        return error_response(refusal, _spoken(request).error_body(refusal))
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self._authorize(request)
         if self.draining:
             raise Draining("loopguard is restarting", retry_after_s=self._drain_s)
-        raw_path, _, query = request.raw_path.partition("?")
-        match = _PATH.fullmatch(raw_path)
-        if match is None:
-            raise PathNotFound("no such path; the API begins at /v1 or /api/v1")
-        profile_name, rest = match["profile"], match["rest"]
-        plain = _plainest(rest)
-        query = f"?{query}" if query else ""
-        dialect = DIALECTS.get(plain) if request.method == "POST" else None
+        target = _read_target(request)
+        dialect = DIALECTS.get(target.plain) if request.method == "POST" else None
         if dialect is None:
-            return await pass_through(request, self._shared.upstream, rest + query)
+            return await pass_through(request, self._shared.upstream, target.rest + target.query)
         plan = dialect.plan(await request.read())
-        profile = self._profile(profile_name, request, plan.model)
+        profile = self._profile(target.profile, request, plan.model)
         exchange = Exchange(
             self._shared,
             request,
             plan,
-            path=plain + query,
+            path=target.plain + target.query,
             dialect=dialect,
             profile=profile,
             relay=_relay(request, profile),
@@ -164,6 +159,32 @@ class Routes:
         if name not in self._profiles:
             raise InvalidRequest(f"the profile that {crossing.PROFILE} names does not exist")
         return self._profiles[name]
+
+
+class _Target(NamedTuple):
+    """What a path names: a profile or none, and the rest of it, as written and in plain."""
+
+    profile: str | None
+    rest: str
+    plain: str
+    query: str
+
+
+def _read_target(request: web.Request) -> _Target:
+    raw_path, _, query = request.raw_path.partition("?")
+    match = _PATH.fullmatch(raw_path)
+    if match is None:
+        raise PathNotFound("no such path; the API begins at /v1 or /api/v1")
+    rest = match["rest"]
+    return _Target(match["profile"], rest, _plainest(rest), f"?{query}" if query else "")
+
+
+def _spoken(request: web.Request) -> Dialect:
+    """The dialect whose form a refusal takes; chat's, OpenRouter's own, off the guarded paths."""
+    try:
+        return DIALECTS.get(_read_target(request).plain, chat)
+    except PathNotFound:
+        return chat
 
 
 def _relay(request: web.Request, profile: Profile) -> Relay:

@@ -7,7 +7,8 @@ import pytest
 
 from loopguard.app import Loopguard
 from loopguard.core import sse
-from loopguard.core.dialects import chat
+from loopguard.core.dialects import chat, runs
+from loopguard.core.dialects.fields import Json
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.settings import load
 from tests.fake_openrouter import DONE, FakeOpenRouter, Step, head, split_every
@@ -25,7 +26,7 @@ REQUEST = {
 }
 
 
-def keys(whole: chat.Json) -> list[frozenset[str]]:
+def keys(whole: Json) -> list[frozenset[str]]:
     """The keys of a whole reply, of its choices and of their messages."""
     choices = whole["choices"]
     return [
@@ -35,9 +36,9 @@ def keys(whole: chat.Json) -> list[frozenset[str]]:
     ]
 
 
-def assembled(stream: bytes) -> chat.Json:
+def assembled(stream: bytes) -> Json:
     blocks = sse.Decoder(1 << 24).feed(stream)
-    lines = [block.data for block in blocks if block.data not in (None, chat.SENTINEL)]
+    lines = [block.data for block in blocks if block.data not in (None, runs.SENTINEL)]
     return chat.assemble(json.loads(line) for line in lines if line is not None)
 
 

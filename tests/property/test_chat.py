@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopguard.core import json_text, sse
-from loopguard.core.dialects import chat
+from loopguard.core.dialects import chat, runs
 from tests.samples import COMPLETED
 
 KEYS = [
@@ -38,7 +38,7 @@ GENUINE = [
     json.loads(block.data)
     for reply in COMPLETED.values()
     for block in sse.Decoder(1 << 20).feed(reply.stream())
-    if block.data not in (None, chat.SENTINEL)
+    if block.data not in (None, runs.SENTINEL)
 ]
 
 
@@ -76,9 +76,9 @@ def accepted(lines: list[bytes]) -> list[bytes]:
 
 
 def hold(lines: list[bytes]) -> chat.Held:
-    parser, held = chat.Parser(), chat.Held(True)  # noqa: FBT003
+    parser, held = chat.Parser(), chat.Held()
     for line in lines:
-        held.add(line, parser.parse(line))
+        held.add(sse.Block(b"", line), parser.parse(line))
     return held
 
 

@@ -27,12 +27,12 @@ REPLIES = {
 def held_bytes(reply: Reply) -> int:
     """Memory that keeping a reply takes."""
     blocks = sse.Decoder(1 << 24).feed(reply.stream())
-    lines = [block.data for block in blocks if block.data is not None]
     parser = chat.Parser()
     tracemalloc.start()
-    held = chat.Held(True)  # noqa: FBT003 - usage is asked for
-    for line in lines:
-        held.add(line, parser.parse(line))
+    held = chat.Held()
+    for block in blocks:
+        if block.data is not None:
+            held.add(block, parser.parse(block.data))
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held.size_bytes <= kept

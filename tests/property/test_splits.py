@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from loopguard.core import sse
 from loopguard.core.detection.detector import Detector
-from loopguard.core.dialects import chat
+from loopguard.core.dialects import chat, runs
+from loopguard.core.dialects.fields import Json
 from loopguard.core.events import Event
 from loopguard.core.plan import Plan
 from loopguard.core.retry import Completed, Outcome, Refused, Tripped
@@ -54,7 +55,7 @@ class Reading(NamedTuple):
     brought: bool
     live: bytes
     held: bytes
-    whole: chat.Json
+    whole: Json
 
 
 def pump(relay: LiveRelay | HeldRelay, pieces: Iterable[bytes]) -> tuple[Outcome, bool]:
@@ -106,9 +107,9 @@ def event_by_event(stream: bytes) -> list[bytes]:
     return [piece for piece in re.split(rb"(?<=\n\n)", stream) if piece]
 
 
-def chunks(stream: bytes) -> list[chat.Json]:
+def chunks(stream: bytes) -> list[Json]:
     blocks = sse.Decoder(BOUND_BYTES).feed(stream)
-    lines = [block.data for block in blocks if block.data not in (None, chat.SENTINEL)]
+    lines = [block.data for block in blocks if block.data not in (None, runs.SENTINEL)]
     return [json.loads(line) for line in lines if line is not None]
 
 

@@ -7,8 +7,9 @@ attempt and the relay know no dialect by its name.
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from loopguard.core import sse
 from loopguard.core.dialects import chat
-from loopguard.core.events import GenerationId, Parsed, UpstreamFault
+from loopguard.core.events import Channel, Parsed, Seen, UpstreamFault
 from loopguard.core.plan import Plan
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
@@ -32,7 +33,7 @@ class HeldReply(Protocol):
     def size_bytes(self) -> int:
         """What is kept, in bytes."""
 
-    def add(self, data: bytes, parsed: Parsed) -> None:
+    def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one event."""
 
     def stream(self) -> Iterable[bytes]:
@@ -49,17 +50,22 @@ class Dialect(Protocol):
     def NAME(self) -> str:  # noqa: N802 - a constant of the module
         """The dialect's name, as metrics and logs say it."""
 
+    @property
+    def CHANNELS(self) -> tuple[Channel, ...]:  # noqa: N802 - a constant of the module
+        """Where a model can write on this wire."""
+
+    @property
+    def FAULT_IN_WHOLE(self) -> bool:  # noqa: N802 - a constant of the module
+        """Whether a whole reply can tell of an error that came after a part of it."""
+
     def plan(self, body: bytes, /) -> Plan:
         """Turn the caller's request into the upstream's."""
 
     def Parser(self) -> StreamParser:  # noqa: N802 - a class of the module
         """Begin to read a stream."""
 
-    def Held(self, usage_asked: bool, /) -> HeldReply:  # noqa: N802, FBT001 - a class of the module
+    def Held(self) -> HeldReply:  # noqa: N802 - a class of the module
         """Begin to keep a reply."""
-
-    def read_fault(self, error: object, /) -> UpstreamFault:
-        """Read an error object of the upstream."""
 
     def error_body(self, error: LoopguardError, /) -> bytes:
         """The body of an answer that is an error."""
@@ -67,13 +73,13 @@ class Dialect(Protocol):
     def fault_body(self, fault: UpstreamFault, /) -> bytes:
         """The body of an answer made of an error inside a stream."""
 
-    def error_event(self, error: LoopguardError, origin: GenerationId, created: int, /) -> bytes:
+    def error_event(self, error: LoopguardError, seen: Seen, /) -> bytes:
         """The event that fails a stream."""
 
-    def refusal_event(self, refused: Refused, origin: GenerationId, created: int, /) -> bytes:
+    def refusal_event(self, refused: Refused, seen: Seen, /) -> bytes:
         """The event that fails a stream with the upstream's own error."""
 
-    def finish_event(self, origin: GenerationId, created: int, /) -> bytes:
+    def finish_event(self, seen: Seen, /) -> bytes:
         """The events that end a stream as if the reply had reached its output cap."""
 
 

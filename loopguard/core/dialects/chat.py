@@ -4,26 +4,25 @@ A stream is `chat.completion.chunk` objects in data lines and the sentinel ``[DO
 moves, so reading is lenient: unknown keys are kept, and all shapes of the usage chunk and of an
 error inside the stream that openrouter.md records are taken.
 
-**Holding.** A chunk carries some 300 bytes of frame around a few characters of text. `Held` keeps
-the frame once and the text as it grows: a chunk that differs from the one before it in its text
-alone (and in ``created``, which some upstreams let run) is merged into it, until a run has reached
-a few kilobytes. Chunks of different choices and tool calls may interleave, so each has an open run
-of its own. A chunk that is more than text (a finish, usage, an annotation that comes whole, an
-error) ends the open runs and is kept as it came.
+**Holding.** A chunk that is more than text (a finish, usage, an annotation that comes whole, an
+error) is kept as it came; the others are merged (`loopguard.core.dialects.runs`).
 
 **Assembling** rebuilds the object of ``stream: false`` from those chunks, so that a reply assembled
 from a held stream is the one assembled from the live stream.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias, TypeVar
-
-import orjson
+from typing import TypeAlias
 
 from loopguard.core import json_text, sse
+from loopguard.core.dialects import runs
+from loopguard.core.dialects.faults import read_fault, read_refusal
+from loopguard.core.dialects.fields import Json, expect, index_of, string_of
+from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     READY_VERDICTS,
     ArgumentsDelta,
+    CallBegan,
     Done,
     Event,
     Finish,
@@ -31,32 +30,28 @@ from loopguard.core.events import (
     OtherDelta,
     Parsed,
     ReasoningDelta,
+    Seen,
     TextDelta,
     UpstreamFault,
     Usage,
 )
 from loopguard.core.plan import (
     Plan,
+    asked_in,
     asked_stream,
     model_of,
     read_object,
     session_of,
-    text_of,
 )
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
 NAME = "chat"
-SENTINEL = b"[DONE]"
+CHANNELS = EVERY_CHANNEL
+FAULT_IN_WHOLE = True
 
-_FIRST_ERROR_STATUS = 400
-_LAST_ERROR_STATUS = 599
-_BAD_GATEWAY = 502
-
-# Long enough that frames cost a tenth of the text, short enough for a caller to show progress.
-_RUN_BYTES = 4096
-
-Json: TypeAlias = dict[str, Any]
+# What nearly every delta holds; only the others are searched for more.
+_PLAIN_DELTA = {"role", "content"}
 
 
 def plan(body: bytes) -> Plan:
@@ -74,21 +69,25 @@ def plan(body: bytes) -> Plan:
         if options is None or isinstance(options, dict):
             request["stream_options"] = {**(options or {}), "include_usage": True}
         body = json_text.dumps(request)
-    return Plan(body, stream, usage_asked, model_of(request), session_of(request), _asked(request))
+    return Plan(
+        body,
+        stream,
+        usage_asked,
+        model_of(request),
+        session_of(request),
+        asked_in(request.get("messages")),
+    )
 
 
-def _asked(request: Json) -> str:
-    """What the user said last: agents append tool results behind it, not requests."""
-    for message in reversed(request.get("messages") or ()):
-        if isinstance(message, dict) and message.get("role") == "user":
-            return text_of(message.get("content"))
-    return ""
+class ChunkParser:
+    """Reads one stream of chunks, whatever their choices hold.
 
+    Args:
+        read_choice: adds what one choice says to the events, given its index.
+    """
 
-class Parser:
-    """Reads one stream, line by line."""
-
-    def __init__(self) -> None:
+    def __init__(self, read_choice: Callable[[Json, int, list[Event]], None]) -> None:
+        self._read_choice = read_choice
         self._identified = False
         self._finished: set[int] = set()
 
@@ -98,7 +97,7 @@ class Parser:
         Raises:
             ValueError: it is neither the sentinel nor a chunk.
         """
-        if data == SENTINEL:
+        if data == runs.SENTINEL:
             return Parsed([Done()], None)
         chunk = json_text.loads(data)
         if not isinstance(chunk, dict):
@@ -107,7 +106,7 @@ class Parser:
             return Parsed(self._events(chunk), chunk, not chunk.get("choices") and "usage" in chunk)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             # Of those the messages may quote the stream.
-            raise ValueError("a data line is no chat completion chunk") from None
+            raise ValueError("a data line is no chunk of a completion") from None
 
     def _events(self, chunk: Json) -> list[Event]:
         events: list[Event] = []
@@ -115,13 +114,12 @@ class Parser:
             self._identified = True
             events.append(GenerationId(chunk["id"], chunk.get("model"), chunk.get("provider")))
         error = chunk.get("error")
-        for choice in chunk.get("choices") or ():
-            index = _index(choice) or 0
-            if logprobs := choice.get("logprobs"):
+        for choice in expect(chunk.get("choices"), list) or ():
+            index = index_of(choice) or 0
+            if logprobs := expect(choice.get("logprobs"), dict):
                 for entries in logprobs.values():
-                    _expect(entries, list)
-            if delta := choice.get("delta"):
-                _read_delta(delta, index, events)
+                    expect(entries, list)
+            self._read_choice(choice, index, events)
             reason = choice.get("finish_reason")
             if reason == "error" or choice.get("error"):
                 error = error or choice.get("error") or {"message": "the upstream broke off"}
@@ -143,60 +141,6 @@ def _ready_verdict(choice: Json) -> str | None:
     return None
 
 
-# What nearly every delta holds; only the others are searched for more.
-_PLAIN_DELTA = {"role", "content"}
-
-
-def _read_delta(delta: Json, choice: int, events: list[Event]) -> None:
-    if delta.keys() == _PLAIN_DELTA:
-        if text := _text(delta, "content"):
-            events.append(TextDelta(text, choice))
-        return
-    before = len(events)
-    details = delta.get("reasoning_details") or ()
-    if text := _text(delta, "content"):
-        events.append(TextDelta(text, choice))
-    if text := _text(delta, "refusal"):
-        events.append(TextDelta(text, choice))
-    # OpenRouter sends the thinking twice in a delta, as `reasoning` and in the details.
-    if text := (
-        _text(delta, "reasoning")
-        or _text(delta, "reasoning_content")
-        or "".join(_text(item, "text") or _text(item, "summary") for item in details)
-    ):
-        events.append(ReasoningDelta(text, choice))
-    for call in delta.get("tool_calls") or ():
-        if text := _text(call.get("function") or {}, "arguments"):
-            events.append(ArgumentsDelta(text, choice, _index(call) or 0))
-    parts = [
-        _expect(delta.get("annotations"), list),
-        _expect(delta.get("images"), list),
-        _expect(delta.get("audio"), dict),
-        delta.get("tool_calls"),
-        any(_text(item, "data") or item.get("signature") for item in details),
-    ]
-    if len(events) == before and any(parts):
-        events.append(OtherDelta(choice))
-
-
-_Expected = TypeVar("_Expected")
-
-
-def _expect(value: object, kind: type[_Expected]) -> _Expected | None:
-    """The value, if it is null or of the kind that holding and assembling rely on."""
-    if value is None or isinstance(value, kind):
-        return value
-    raise TypeError(kind.__name__)
-
-
-def _text(holder: Json, name: str) -> str:
-    return _expect(holder.get(name), str) or ""
-
-
-def _index(holder: Json) -> int | None:
-    return _expect(holder.get("index"), int)
-
-
 def _read_usage(usage: Json) -> Usage:
     cost = usage.get("cost")
     return Usage(
@@ -206,140 +150,101 @@ def _read_usage(usage: Json) -> Usage:
     )
 
 
-def read_fault(error: object) -> UpstreamFault:
-    """Read an error object as it stands in a stream or in a body of status 200."""
-    known: Json = error if isinstance(error, dict) else {"message": str(error)}
-    try:
-        status = int(known.get("code", _BAD_GATEWAY))
-    except (OverflowError, TypeError, ValueError):  # a code in words, `server_error`
-        status = _BAD_GATEWAY
-    if not _FIRST_ERROR_STATUS <= status <= _LAST_ERROR_STATUS:
-        status = _BAD_GATEWAY
-    return UpstreamFault(status, known)
+class Parser:
+    """Reads one stream, line by line."""
+
+    def __init__(self) -> None:
+        self._chunks = ChunkParser(self._read_choice)
+        self._calls: dict[int, dict[int, None]] = {}  # of each choice, in their order
+
+    def parse(self, data: bytes) -> Parsed:
+        """Read one data line.
+
+        Raises:
+            ValueError: it is neither the sentinel nor a chunk.
+        """
+        return self._chunks.parse(data)
+
+    def _read_choice(self, choice: Json, index: int, events: list[Event]) -> None:
+        delta = choice.get("delta")
+        if not delta:
+            return
+        if delta.keys() != _PLAIN_DELTA:
+            self._read_delta(delta, index, events)
+        elif text := string_of(delta, "content"):
+            events.append(TextDelta(text, index))
+
+    def _read_delta(self, delta: Json, choice: int, events: list[Event]) -> None:
+        before = len(events)
+        details = delta.get("reasoning_details") or ()
+        if text := string_of(delta, "content"):
+            events.append(TextDelta(text, choice))
+        if text := string_of(delta, "refusal"):
+            events.append(TextDelta(text, choice))
+        # OpenRouter sends the thinking twice in a delta, as `reasoning` and in the details.
+        detailed = "".join(string_of(item, "text") + string_of(item, "summary") for item in details)
+        thought = string_of(delta, "reasoning") or string_of(delta, "reasoning_content")
+        if text := thought or detailed:
+            events.append(ReasoningDelta(text, choice))
+        for call in delta.get("tool_calls") or ():
+            self._read_call(call, call.get("function") or {}, choice, events)
+        # The older form of a call, of which a reply holds at most one.
+        if function := expect(delta.get("function_call"), dict):
+            self._read_call({"index": 0}, function, choice, events)
+        parts = [
+            expect(delta.get("annotations"), list),
+            expect(delta.get("images"), list),
+            expect(delta.get("audio"), dict),
+            any(string_of(item, "data") or item.get("signature") for item in details),
+        ]
+        if len(events) == before and any(parts):
+            events.append(OtherDelta(choice))
+
+    def _read_call(self, call: Json, function: Json, choice: int, events: list[Event]) -> None:
+        begun = self._calls.setdefault(choice, {})
+        index = index_of(call)
+        if index is None:  # Some providers send whole calls without one.
+            index = len(begun) if call.get("id") or not begun else next(reversed(begun))
+        if index not in begun:
+            begun[index] = None
+            events.append(CallBegan(string_of(function, "name"), choice, index))
+        if text := string_of(function, "arguments"):
+            events.append(ArgumentsDelta(text, choice, index))
 
 
-# Where the text of a chunk stands, from its choice down. Everything else is its frame.
-_Path: TypeAlias = tuple[str | int, ...]
 _Place: TypeAlias = tuple[int, int | None]
 
-_DELTA_TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
 _WHOLE_PARTS = ("annotations", "images", "audio", "function_call")
-# Fields that differ from chunk to chunk without saying anything: the first value stands for all.
-_RUNNING_FIELDS = ("created", "obfuscation")
 
 
 class Held:
-    """Keeps one reply until it has completed, at little more than the size of its text.
+    """Keeps one reply until it has completed, at little more than the size of its text."""
 
-    Args:
-        usage_asked: whether a chunk that holds nothing but the usage is part of the stream.
-    """
-
-    def __init__(self, usage_asked: bool) -> None:  # noqa: FBT001 - read where it is built
-        self._usage_asked = usage_asked
-        self._closed: list[bytes] = []
-        self._closed_bytes = 0
-        self._open: dict[_Place, _Run] = {}
-        self._ended = False
-        self._unasked_usage: Json | None = None
+    def __init__(self) -> None:
+        self._runs = runs.Runs()
 
     @property
     def size_bytes(self) -> int:
         """What is kept, in bytes."""
-        return self._closed_bytes + sum(run.size_bytes for run in self._open.values())
+        return self._runs.size_bytes
 
-    def add(self, data: bytes, parsed: Parsed) -> None:
+    def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one data line. Its chunk is taken apart and must not be read afterwards."""
         chunk = parsed.chunk
-        if chunk is None:
-            self._ended = True
-        elif parsed.usage_only and not self._usage_asked:
-            self._unasked_usage = chunk
-        elif (place := _place(chunk)) is None:
-            self._close_all()
-            self._keep(data)
+        place = None if chunk is None else _place(chunk)
+        if chunk is None or place is None:
+            self._runs.keep(block)
         else:
-            self._merge(place, chunk)
-
-    def _merge(self, place: _Place, chunk: Json) -> None:
-        texts = list(_take_texts(chunk["choices"][0]))
-        run = self._open.get(place)
-        if run is not None and not run.has_frame_of(chunk):
-            self._close(place)
-            run = None
-        if run is None:
-            run = self._open[place] = _Run(chunk)
-        run.append(texts)
-        if run.size_bytes >= _RUN_BYTES:
-            self._close(place)
-
-    def _close(self, place: _Place) -> None:
-        self._keep(self._open.pop(place).render())
-
-    def _close_all(self) -> None:
-        for place in list(self._open):
-            self._close(place)
-
-    def _keep(self, data: bytes) -> None:
-        # Framing copies: orjson leaves its bytes in a buffer of up to twice their size.
-        event = sse.encode(data)
-        self._closed.append(event)
-        self._closed_bytes += len(event)
+            pieces = list(_take_texts(chunk["choices"][0]))
+            self._runs.merge(place, chunk, pieces, block.event)
 
     def stream(self) -> Iterator[bytes]:
         """The reply as a stream of few events, framed; the sentinel only if it came."""
-        self._close_all()
-        yield from self._closed
-        if self._ended:
-            yield sse.encode(SENTINEL)
+        return self._runs.stream()
 
     def whole(self) -> Json:
         """The reply as the object that the upstream answers without a stream."""
-        self._close_all()
-        chunks = [json_text.loads(event.removeprefix(b"data: ")) for event in self._closed]
-        if self._unasked_usage is not None:
-            chunks.append(self._unasked_usage)
-        return assemble(chunks)
-
-
-class _Run:
-    """Chunks of one frame, and the texts that they carried, as the insides of JSON values."""
-
-    def __init__(self, frame: Json) -> None:
-        self._frame = frame
-        self._texts: dict[_Path, bytearray] = {}
-        self.size_bytes = 0
-
-    def has_frame_of(self, chunk: Json) -> bool:
-        for field in _RUNNING_FIELDS:
-            if field in chunk and field in self._frame:
-                chunk[field] = self._frame[field]
-        return chunk == self._frame
-
-    def append(self, texts: Iterable[tuple[_Path, bytes]]) -> None:
-        for path, text in texts:
-            known = self._texts.setdefault(path, bytearray())
-            if known and path[0] == "logprobs":
-                known += b","
-            known += text
-            self.size_bytes += len(text)
-
-    def render(self) -> bytes:
-        try:
-            return orjson.dumps(self._chunk(orjson.Fragment))
-        except TypeError:  # orjson refuses something in the frame, as json_text explains
-            return json_text.dumps(self._chunk(json_text.loads))
-
-    def _chunk(self, value_of: Callable[[bytes], object]) -> Json:
-        """The frame with its texts, each a value made of its JSON text."""
-        for path, text in self._texts.items():
-            opening, closing = (b"[", b"]") if path[0] == "logprobs" else (b'"', b'"')
-            *way, name = path
-            node = self._frame["choices"][0]
-            for step in way:
-                node = node[step]
-            node[name] = value_of(opening + text + closing)
-        return self._frame
+        return assemble(self._runs.chunks())
 
 
 def _place(chunk: Json) -> _Place | None:
@@ -362,29 +267,33 @@ def _place(chunk: Json) -> _Place | None:
     return choice.get("index") or 0, calls[0].get("index") if calls else None
 
 
-def _take_texts(choice: Json) -> Iterator[tuple[_Path, bytes]]:
+_DELTA_PATHS: dict[str, runs.Path] = {
+    name: ("choices", 0, "delta", name)
+    for name in ("content", "reasoning", "reasoning_content", "refusal")
+}
+_DETAIL_PATH: runs.Path = ("choices", 0, "delta", "reasoning_details", 0)
+_CALL_PATH: runs.Path = ("choices", 0, "delta", "tool_calls", 0, "function", "arguments")
+_LOGPROBS_PATH: runs.Path = ("choices", 0, "logprobs")
+
+
+def _take_texts(choice: Json) -> Iterator[runs.Piece]:
     """Take the texts out of a chunk's only choice and leave its frame."""
     delta = choice["delta"]
-    for name in _DELTA_TEXTS:
-        if text := delta.get(name):
-            delta[name] = ""
-            yield ("delta", name), json_text.string_body(text)
+    for name, path in _DELTA_PATHS.items():
+        if delta.get(name):
+            yield runs.take_text(delta, name, path)
     for item in delta.get("reasoning_details") or ():
         for name in ("text", "summary"):
-            if text := item.get(name):
-                item[name] = ""
-                yield ("delta", "reasoning_details", 0, name), json_text.string_body(text)
+            if item.get(name):
+                yield runs.take_text(item, name, (*_DETAIL_PATH, name))
     for call in delta.get("tool_calls") or ():
         function = call.get("function") or {}
-        if text := function.get("arguments"):
-            function["arguments"] = ""
-            path = ("delta", "tool_calls", 0, "function", "arguments")
-            yield path, json_text.string_body(text)
+        if function.get("arguments"):
+            yield runs.take_text(function, "arguments", _CALL_PATH)
     logprobs = choice.get("logprobs") or {}
     for name in ("content", "refusal"):
-        if entries := logprobs.get(name):
-            logprobs[name] = []
-            yield ("logprobs", name), json_text.dumps(entries)[1:-1]
+        if logprobs.get(name):
+            yield runs.take_entries(logprobs, name, (*_LOGPROBS_PATH, name))
 
 
 def assemble(chunks: Iterable[Json]) -> Json:
@@ -403,7 +312,7 @@ def assemble(chunks: Iterable[Json]) -> Json:
                     whole[name] = value
             elif name == "usage":
                 usage = value or usage
-            elif name not in ("object", "choices", "debug", "error", *_RUNNING_FIELDS) and (
+            elif name not in ("object", "choices", "debug", "error", *runs.RUNNING_FIELDS) and (
                 value is not None or name not in whole
             ):
                 whole[name] = value
@@ -455,7 +364,7 @@ class _Choice:
 
     def _add_delta(self, delta: Json) -> None:
         for name, value in delta.items():
-            if name in _DELTA_TEXTS and isinstance(value, str):
+            if name in _DELTA_PATHS and isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)
             elif name == "reasoning_details":
                 for item in value or ():
@@ -465,8 +374,8 @@ class _Choice:
                     _merge_call(self._calls, call)
             elif name in ("annotations", "images"):
                 self._message[name] = self._message.get(name, []) + (value or [])
-            elif name == "audio":
-                _merge_strings(self._message.setdefault("audio", {}), value or {})
+            elif name in ("audio", "function_call"):
+                _merge_strings(self._message.setdefault(name, {}), value or {})
             elif value is not None:
                 self._message[name] = value
 
@@ -533,7 +442,7 @@ def _merge_call(calls: list[Json], fragment: Json) -> None:
 
 def _merge_strings(known: Json, value: Json) -> None:
     for name, item in value.items():
-        if isinstance(item, str) and name in ("data", "transcript"):
+        if isinstance(item, str) and name in ("data", "transcript", "arguments"):
             known[name] = known.get(name, "") + item
         elif item is not None:
             known[name] = item
@@ -560,32 +469,28 @@ def fault_body(fault: UpstreamFault) -> bytes:
     return json_text.dumps({"error": fault.error})
 
 
-def error_event(error: LoopguardError, origin: GenerationId, created: int) -> bytes:
+def error_event(error: LoopguardError, seen: Seen) -> bytes:
     """The event that fails a stream; nothing may follow it (clients.md)."""
-    chunk = _chunk(origin, created, "error")
+    chunk = _chunk(seen, "error")
     chunk["error"] = render_error(error, error.stream_code)
     return sse.encode(json_text.dumps(chunk))
 
 
-def refusal_event(refused: Refused, origin: GenerationId, created: int) -> bytes:
+def refusal_event(refused: Refused, seen: Seen) -> bytes:
     """The event that fails a stream with the upstream's own error."""
-    try:
-        error = json_text.loads(refused.body)["error"]
-    except (KeyError, TypeError, ValueError):
-        error = {"message": f"the upstream answered with status {refused.status}"}
-    chunk = _chunk(origin, created, "error")
-    chunk["error"] = {"code": refused.status} | read_fault(error).error
+    chunk = _chunk(seen, "error")
+    chunk["error"] = {"code": refused.status} | read_refusal(refused)
     return sse.encode(json_text.dumps(chunk))
 
 
-def finish_event(origin: GenerationId, created: int) -> bytes:
+def finish_event(seen: Seen) -> bytes:
     """The events that end a stream as if the reply had reached its output cap."""
-    chunk = _chunk(origin, created, "length")
-    return sse.encode(json_text.dumps(chunk)) + sse.encode(SENTINEL)
+    return sse.encode(json_text.dumps(_chunk(seen, "length"))) + sse.encode(runs.SENTINEL)
 
 
-def _chunk(origin: GenerationId, created: int, finish_reason: str) -> Json:
-    chunk: Json = {"id": origin.id, "object": "chat.completion.chunk", "created": created}
+def _chunk(seen: Seen, finish_reason: str) -> Json:
+    origin = seen.origin
+    chunk: Json = {"id": origin.id, "object": "chat.completion.chunk", "created": seen.created}
     if origin.model is not None:
         chunk["model"] = origin.model
     if origin.provider is not None:

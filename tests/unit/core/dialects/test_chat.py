@@ -6,69 +6,34 @@ from typing import Any
 import pytest
 
 from loopguard.core import sse
-from loopguard.core.dialects import chat
+from loopguard.core.dialects import chat, runs
 from loopguard.core.events import (
     ArgumentsDelta,
+    CallBegan,
     Done,
     Finish,
     GenerationId,
     OtherDelta,
     Parsed,
     ReasoningDelta,
+    Seen,
     TextDelta,
     UpstreamFault,
     Usage,
 )
 from loopguard.core.retry import Refused
 from loopguard.errors import ModelResponseLoop, UpstreamUnusable
-from tests.fake_openrouter import (
-    Message,
-    Reply,
-    ToolCall,
-    citation,
-    encrypted,
-    fault,
-    image,
-    summary,
-    thought,
-)
-
-REPLIES = {
-    "text": Reply("The good answer, with an emoji 😀 and more."),
-    "empty": Reply(""),
-    "2025": Reply("An older wire.", age=2025, usage_shape="bare"),
-    "usage without choices": Reply("Bedrock.", usage_shape="no_choices"),
-    "reasoning": Reply(Message("Yes.", reasoning=(thought("Let me think about it", "sig"),))),
-    "summary and blob": Reply(
-        Message("Yes.", reasoning=(summary("It was thought."), encrypted("A" * 300)))
-    ),
-    "two blobs": Reply(Message("Yes.", reasoning=(encrypted("A", "rs_1"), encrypted("B", "rs_2")))),
-    "tool calls": Reply(
-        Message(
-            tool_calls=(
-                ToolCall("read", '{"path": "a b c d e f"}', "call_1"),
-                ToolCall("write", '{"text": "one \\"two\\" three"}', "call_2"),
-            )
-        )
-    ),
-    "annotations": Reply(
-        Message("See it.", annotations=(citation("http://a"), citation("http://b")))
-    ),
-    "images": Reply(Message("A picture.", images=(image(), image()))),
-    "refusal": Reply(Message(refusal="I will not do that.")),
-    "logprobs": Reply(Message("One two three four five six.", logprobs=True)),
-    "choices": Reply(choices=(Message("first of two"), Message("second of two, longer"))),
-}
+from tests.fake_openrouter import Message, Reply, fault
 
 
 def data_lines(stream: bytes) -> list[bytes]:
     return [block.data for block in sse.Decoder(1 << 24).feed(stream) if block.data is not None]
 
 
-def hold(lines: list[bytes], *, usage_asked: bool = True) -> chat.Held:
-    parser, held = chat.Parser(), chat.Held(usage_asked)
+def hold(lines: list[bytes]) -> chat.Held:
+    parser, held = chat.Parser(), chat.Held()
     for line in lines:
-        held.add(line, parser.parse(line))
+        held.add(sse.Block(b"", line), parser.parse(line))
     return held
 
 
@@ -82,22 +47,6 @@ def events(*lines: bytes) -> list[Any]:
     return [event for line in lines for event in parser.parse(line).events]
 
 
-@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
-def test_whole_is_the_upstreams_own(reply: Reply) -> None:
-    """A reply rebuilt from its stream is the object that the upstream answers without one."""
-    assert hold(data_lines(reply.stream("gen-1"))).whole() == reply.whole("gen-1")
-
-
-@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
-def test_held_stream_is_the_same_reply(reply: Reply) -> None:
-    """A held stream, sent again in few events, is the same reply as the stream that came."""
-    lines = data_lines(reply.stream())
-    again = data_lines(b"".join(hold(lines).stream()))
-    assert again[-1] == chat.SENTINEL
-    assert len(again) <= len(lines)
-    assert chat.assemble(map(json.loads, again[:-1])) == chat.assemble(map(json.loads, lines[:-1]))
-
-
 def test_null_takes_nothing_from_a_reasoning_detail() -> None:
     """A field of a reasoning detail that is null in a later piece keeps the value it had."""
     pieces = [
@@ -109,15 +58,6 @@ def test_null_takes_nothing_from_a_reasoning_detail() -> None:
     assert message["reasoning_details"] == [
         {"type": "reasoning.text", "text": "I see.", "signature": "sig"}
     ]
-
-
-def test_held_reply_is_as_large_as_its_text() -> None:
-    """A reply of many small deltas is kept at less than twice its text, in a few events."""
-    text = "A word and another. " * 5000
-    lines = data_lines(Reply(text, delta_chars=4).stream())
-    held = hold(lines)
-    assert held.size_bytes < 2 * len(text)
-    assert sum(1 for _ in held.stream()) < len(text) / 2000
 
 
 def test_interleaved_choices_are_held_as_small() -> None:
@@ -141,15 +81,6 @@ def test_halves_of_an_emoji_are_joined() -> None:
     second = first.replace(b'"content":"\\ud83d"', b'"content":"\\ude00"')
     (event,) = data_lines(b"".join(hold([first, second]).stream()))
     assert json.loads(event)["choices"][0]["delta"]["content"] == "😀"
-
-
-def test_usage_that_was_not_asked_for_is_not_sent_but_told() -> None:
-    """A chunk of nothing but usage reaches a whole reply, and no stream that did not ask for it."""
-    lines = data_lines(Reply("hello", usage_shape="no_choices").stream())
-    held = hold(lines, usage_asked=False)
-    sent = data_lines(b"".join(held.stream()))
-    assert all(json.loads(line)["choices"] for line in sent[:-1])
-    assert held.whole()["usage"]["cost"] == 0.008262
 
 
 def test_unknown_keys_arrive() -> None:
@@ -196,6 +127,16 @@ def test_calls_without_an_index() -> None:
     ]
 
 
+def test_the_older_form_of_a_call_is_joined() -> None:
+    """A `function_call` arrives in pieces of its arguments."""
+    lines = [
+        chunk({"function_call": {"name": "g", "arguments": '{"a'}}),
+        chunk({"function_call": {"arguments": '":1}'}}),
+    ]
+    message = hold(lines).whole()["choices"][0]["message"]
+    assert message["function_call"] == {"name": "g", "arguments": '{"a":1}'}
+
+
 def test_error_after_content_is_the_choices() -> None:
     """An error that came after part of a reply stands in the choice, as the upstream writes it."""
     error = {"code": 400, "message": "Token limit reached"}
@@ -229,6 +170,7 @@ def test_other_channels() -> None:
     """Arguments, refusals and reasoning under any of its names are read as text."""
     assert events(
         chunk({"tool_calls": [{"index": 1, "id": "c", "function": {"name": "f"}}]}),
+        chunk({"tool_calls": [{"index": 1, "function": {"arguments": ""}}]}),
         chunk({"tool_calls": [{"index": 1, "function": {"arguments": '{"a"'}}]}),
         chunk({"refusal": "No."}),
         chunk({"reasoning_content": "Hm."}),
@@ -236,13 +178,17 @@ def test_other_channels() -> None:
         chunk({"reasoning_details": [{"type": "reasoning.encrypted", "data": "A"}]}),
         chunk({"reasoning_details": [{"type": "reasoning.text", "text": "", "signature": ""}]}),
         chunk({"content": "", "reasoning": None}),
+        chunk({"function_call": {"name": "g", "arguments": ""}}),
+        chunk({"function_call": {"arguments": "{}"}}),
     )[1:] == [
-        OtherDelta(),
+        CallBegan("f", 0, 1),
         ArgumentsDelta('{"a"', 0, 1),
         TextDelta("No."),
         ReasoningDelta("Hm."),
         ReasoningDelta("Ah."),
         OtherDelta(),
+        CallBegan("g"),
+        ArgumentsDelta("{}"),
     ]
 
 
@@ -277,6 +223,7 @@ def test_errors_inside_a_stream(line: bytes, status: int) -> None:
         b'{"choices":[{"delta":{"content":["a"]}}]}',
         b'{"choices":[{"delta":{"tool_calls":[{"function":7}]}}]}',
         b'{"choices":[{"delta":{"reasoning_details":[7]}}]}',
+        b'{"choices":[{"delta":{"reasoning":"a","reasoning_details":[{"text":{}}]}}]}',
         b'{"choices":[{"delta":{"annotations":{}}}]}',
         b'{"choices":[{"delta":{"audio":"x"}}]}',
         b'{"choices":[{"delta":{},"logprobs":[1]}]}',
@@ -292,7 +239,7 @@ def test_what_is_no_chunk_is_refused(line: bytes) -> None:
 def test_error_event_is_the_one_that_clients_take_as_a_failure() -> None:
     """The event that fails a stream has the upstream's shape, code 400 and nothing after it."""
     error = ModelResponseLoop("it looped", details={"attempts": 4})
-    (line,) = data_lines(chat.error_event(error, GenerationId("gen-1", "m", "P"), 7))
+    (line,) = data_lines(chat.error_event(error, Seen(GenerationId("gen-1", "m", "P"), 7, None)))
     assert json.loads(line) == {
         "id": "gen-1",
         "object": "chat.completion.chunk",
@@ -324,7 +271,7 @@ def test_error_body_has_the_status_as_its_code() -> None:
 )
 def test_refusal_inside_a_stream(body: bytes, message: str) -> None:
     """The upstream's refusal, told inside a stream, is its own error where that can be read."""
-    event = chat.refusal_event(Refused(503, body), GenerationId("x", None, None), 7)
+    event = chat.refusal_event(Refused(503, body), Seen(GenerationId("x", None, None), 7, None))
     (line,) = data_lines(event)
     error = json.loads(line)["error"]
     assert error["code"] == 503
@@ -333,13 +280,13 @@ def test_refusal_inside_a_stream(body: bytes, message: str) -> None:
 
 def test_finish_event_looks_like_a_cap() -> None:
     """A live reply that is finished instead of failed ends in `length` and the sentinel."""
-    line, sentinel = data_lines(chat.finish_event(GenerationId("gen-1", None, None), 7))
+    line, sentinel = data_lines(chat.finish_event(Seen(GenerationId("gen-1", None, None), 7, None)))
     assert json.loads(line)["choices"][0]["finish_reason"] == "length"
-    assert sentinel == chat.SENTINEL
+    assert sentinel == runs.SENTINEL
 
 
 def test_parsed_is_what_the_protocol_of_dialects_says() -> None:
     """The sentinel has no chunk, and a usage chunk without choices says so."""
     parser = chat.Parser()
-    assert parser.parse(chat.SENTINEL) == Parsed([Done()], None)
+    assert parser.parse(runs.SENTINEL) == Parsed([Done()], None)
     assert parser.parse(b'{"choices":[],"usage":{"prompt_tokens":1}}').usage_only

@@ -1,0 +1,37 @@
+"""Fields of a chunk, taken as the kinds that holding and assembling rely on."""
+
+from typing import Any, TypeAlias, TypeVar
+
+Json: TypeAlias = dict[str, Any]
+"""One object of a wire."""
+
+_Kind = TypeVar("_Kind")
+
+
+def expect(value: object, kind: type[_Kind]) -> _Kind | None:
+    """The value, if it is null or of the kind.
+
+    Raises:
+        TypeError: it is of another kind.
+    """
+    if value is None or isinstance(value, kind):
+        return value
+    raise TypeError(kind.__name__)
+
+
+def string_of(holder: Json, name: str) -> str:
+    """A field's text, empty where it is absent or null.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    return expect(holder.get(name), str) or ""
+
+
+def index_of(holder: Json, name: str = "index") -> int | None:
+    """A field's whole number, None where it is absent or null.
+
+    Raises:
+        TypeError: it is no whole number.
+    """
+    return expect(holder.get(name), int)

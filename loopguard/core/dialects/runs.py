@@ -1,0 +1,184 @@
+"""What a reply is held in: events kept as they came, and small ones merged into runs.
+
+An event of a wire carries 100 to 300 bytes of frame around a few characters of text. `Runs` keeps
+the frame once and the text as it grows: an event that differs from the one before it in its text
+alone, and in what runs (a clock, a number), is merged into it, until the run has reached a few
+kilobytes. Events of different places (choices, tool calls, parts) may interleave, so each place has
+an open run of its own. An event that is more than text ends the open runs and is kept as it came.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import orjson
+
+from loopguard.core import json_text, sse
+from loopguard.core.dialects.fields import Json
+
+SENTINEL = b"[DONE]"
+"""The data that ends a stream, on the wires that have it; it is kept like any event."""
+
+# Long enough that frames cost a tenth of the text, short enough for a caller to show progress.
+_RUN_BYTES = 4096
+
+# Fields that differ from event to event without saying anything: the first value stands for all.
+RUNNING_FIELDS = ("created", "obfuscation", "sequence_number")
+
+Path: TypeAlias = tuple[str | int, ...]
+"""Where a text stands in its event, from the top. Everything else is the event's frame."""
+
+
+class Kept(NamedTuple):
+    """One event of a held reply: its data, and its ``event`` line where it has one."""
+
+    data: bytes
+    event: bytes
+
+
+class Piece(NamedTuple):
+    """A text, or entries of a list, taken out of an event.
+
+    Attributes:
+        path: where it stood.
+        inside: its JSON without quotes or brackets.
+        listed: whether it is entries of a list.
+    """
+
+    path: Path
+    inside: bytes
+    listed: bool = False
+
+
+def take_text(holder: Json, name: str, path: Path) -> Piece:
+    """Take a text out of its holder and leave its frame.
+
+    Args:
+        holder: what has it, and more than an empty one.
+        name: of the field.
+        path: of the field, from the top of the event.
+    """
+    text = holder[name]
+    holder[name] = ""
+    return Piece(path, json_text.string_body(text))
+
+
+def take_entries(holder: Json, name: str, path: Path) -> Piece:
+    """Take the entries out of a list; see `take_text`."""
+    entries = holder[name]
+    holder[name] = []
+    return Piece(path, json_text.dumps(entries)[1:-1], listed=True)
+
+
+class Runs:
+    """Keeps the events of one reply."""
+
+    def __init__(self) -> None:
+        self._kept: list[Kept] = []
+        self._kept_bytes = 0
+        self._open: dict[Hashable, _Run] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept, in bytes."""
+        return self._kept_bytes + sum(run.size_bytes for run in self._open.values())
+
+    def merge(
+        self, place: Hashable, frame: Json, pieces: Iterable[Piece], event: bytes = b""
+    ) -> None:
+        """Keep an event that carries text alone.
+
+        Args:
+            place: which text it continues.
+            frame: the event without its texts.
+            pieces: those texts.
+            event: its ``event`` line.
+        """
+        run = self._open.get(place)
+        if run is not None and not run.has_frame_of(frame):
+            self._close(place)
+            run = None
+        if run is None:
+            run = self._open[place] = _Run(frame, event)
+        run.append(pieces)
+        if run.size_bytes >= _RUN_BYTES:
+            self._close(place)
+
+    def keep(self, block: sse.Block) -> None:
+        """Keep an event as it came, after all that came before it."""
+        self._close_all()
+        self._keep(Kept(block.data or b"", block.event))
+
+    def close(self) -> list[Kept]:
+        """End the open runs and return all events in their order."""
+        self._close_all()
+        return self._kept
+
+    def stream(self) -> Iterator[bytes]:
+        """All events in their order, framed."""
+        for data, event in self.close():
+            yield sse.encode(data, event)
+
+    def chunks(self) -> Iterator[Json]:
+        """All events in their order, parsed, without the sentinel."""
+        for data, _ in self.close():
+            if data != SENTINEL:
+                yield json_text.loads(data)
+
+    def _close_all(self) -> None:
+        for place in list(self._open):
+            self._close(place)
+
+    def _close(self, place: Hashable) -> None:
+        self._keep(self._open.pop(place).render())
+
+    def _keep(self, kept: Kept) -> None:
+        self._kept.append(kept)
+        self._kept_bytes += len(kept.data)
+
+
+class _Run:
+    """Events of one frame, and the pieces that they carried."""
+
+    def __init__(self, frame: Json, event: bytes) -> None:
+        self._frame = frame
+        self._event = event
+        self._insides: dict[Path, bytearray] = {}
+        self._lists: set[Path] = set()
+        self.size_bytes = 0
+
+    def has_frame_of(self, frame: Json) -> bool:
+        for field in RUNNING_FIELDS:
+            if field in frame and field in self._frame:
+                frame[field] = self._frame[field]
+        return frame == self._frame
+
+    def append(self, pieces: Iterable[Piece]) -> None:
+        for path, inside, listed in pieces:
+            known = self._insides.get(path)
+            if known is None:
+                known = self._insides[path] = bytearray()
+                if listed:
+                    self._lists.add(path)
+            elif listed:
+                known += b","
+            known += inside
+            self.size_bytes += len(inside)
+
+    def render(self) -> Kept:
+        try:
+            data = orjson.dumps(self._chunk(orjson.Fragment))
+        except TypeError:  # orjson refuses something in the frame, as json_text explains
+            data = json_text.dumps(self._chunk(json_text.loads))
+        # Copied, because orjson leaves its bytes in a buffer of up to twice their size.
+        return Kept(bytes(memoryview(data)), self._event)
+
+    def _chunk(self, value_of: Callable[[bytes], object]) -> Json:
+        """The frame with its pieces, each a value made of its JSON text."""
+        for path, inside in self._insides.items():
+            opening, closing = (b"[", b"]") if path in self._lists else (b'"', b'"')
+            *way, name = path
+            node: Any = self._frame
+            for step in way:
+                node = node[step]
+            node[name] = value_of(opening + inside + closing)
+        return self._frame
