@@ -222,19 +222,21 @@ class Reply:
                     "native_finish_reason": message.finish_reason,
                     "message": _whole_message(message),
                 }
-                for index, message in enumerate(self._messages)
+                for index, message in enumerate(self.messages)
             ],
-            "usage": self._usage,
+            "usage": self.usage_object,
         }
 
     @property
-    def _messages(self) -> tuple[Message, ...]:
+    def messages(self) -> tuple[Message, ...]:
+        """What each choice says."""
         if self.choices:
             return self.choices
         return (self.message if isinstance(self.message, Message) else Message(self.message),)
 
     @property
-    def _usage(self) -> Json:
+    def usage_object(self) -> Json:
+        """The usage as chat tells it."""
         return {
             "prompt_tokens": 254,
             "completion_tokens": 500,
@@ -260,7 +262,7 @@ class Reply:
         } | (self.usage or {})
 
     def _chunks(self) -> Iterator[Json]:
-        turns = zip_longest(*(self._deltas(message) for message in self._messages))
+        turns = zip_longest(*(self._deltas(message) for message in self.messages))
         for turn in turns:
             for index, choice in enumerate(turn):
                 if choice is not None:
@@ -268,7 +270,7 @@ class Reply:
                     yield self._chunk([self._choice(index, delta, logprobs=logprobs)])
         finished = [
             self._choice(index, self._delta(), finish=message.finish_reason)
-            for index, message in enumerate(self._messages)
+            for index, message in enumerate(self.messages)
         ]
         for choice in finished:
             yield self._chunk([choice])
@@ -282,7 +284,7 @@ class Reply:
             extra["error"] = self.fault
         if self.usage_shape == "repeated":
             extra["service_tier"] = None
-        return self._chunk(choices, **extra) | {"usage": self._usage}
+        return self._chunk(choices, **extra) | {"usage": self.usage_object}
 
     def _chunk(self, choices: list[Json], **extra: Any) -> Json:
         head: Json = {"object": "chat.completion.chunk", "created": CREATED}
@@ -317,10 +319,10 @@ class Reply:
             chain.from_iterable(
                 self._tool_call(index, call) for index, call in enumerate(message.tool_calls)
             ),
-            (self._delta(refusal=piece) for piece in self._pieces(message.refusal or "")),
+            (self._delta(refusal=piece) for piece in self.pieces(message.refusal or "")),
         )
         yield from ((delta, None) for delta in plain)
-        for piece in self._pieces(message.content):
+        for piece in self.pieces(message.content):
             yield self._delta(piece), _logprobs([piece]) if message.logprobs else None
         for annotation in message.annotations:
             yield self._delta(annotations=[annotation]), None
@@ -335,7 +337,7 @@ class Reply:
             return
         signed = part.get("signature")
         unsigned = {key: value for key, value in part.items() if key != "signature"}
-        for piece in self._pieces(part[text_key]):
+        for piece in self.pieces(part[text_key]):
             yield self._delta(reasoning=piece, reasoning_details=[unsigned | {text_key: piece}])
         if signed is not None:
             late = {key: value for key, value in part.items() if key != text_key}
@@ -347,16 +349,17 @@ class Reply:
         yield self._delta(
             tool_calls=[{"index": index, "id": call.id, "type": "function", "function": opening}]
         )
-        for piece in self._pieces(call.arguments):
+        for piece in self.pieces(call.arguments):
             fragment = {"index": index, "type": "function", "function": {"arguments": piece}}
             yield self._delta(tool_calls=[fragment])
 
-    def _pieces(self, text: str) -> list[str]:
+    def pieces(self, text: str) -> list[str]:
+        """A text in its deltas."""
         size = self.delta_chars
         return [text[start : start + size] for start in range(0, len(text), size)]
 
     def _all_logprobs(self, message: Message) -> Json:
-        return _logprobs(self._pieces(message.content))
+        return _logprobs(self.pieces(message.content))
 
 
 def loop(

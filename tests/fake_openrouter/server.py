@@ -18,16 +18,31 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import chain
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.fake_openrouter import completions, messages, responses
 from tests.fake_openrouter.chat import Reply, compact
 from tests.fake_openrouter.generations import record
 from tests.fake_openrouter.line import Connection, Line
 from tests.fake_openrouter.steps import Refusal, Step, head
 
 PREFIX = "/api/v1"
-REPLIES = ("/chat/completions", "/responses", "/messages", "/completions")
+
+
+class Wire(NamedTuple):
+    """How a reply is sent on one path: as a stream, and whole."""
+
+    events: Callable[[Reply], Iterable[Step]]
+    whole: Callable[[Reply], dict[str, Any]]
+
+
+WIRES = {
+    "/chat/completions": Wire(Reply.events, Reply.whole),
+    "/responses": Wire(responses.events, responses.whole),
+    "/messages": Wire(messages.events, messages.whole),
+    "/completions": Wire(completions.events, completions.whole),
+}
 MAX_READ_BYTES = 1 << 16
 SEND_BUFFER_BYTES = 1 << 14
 """Small, so that what was written is not far from what was read."""
@@ -125,7 +140,7 @@ class FakeOpenRouter:
     @property
     def attempts(self) -> list[Request]:
         """The requests for a reply."""
-        return [request for request in self.requests if request.path in REPLIES]
+        return [request for request in self.requests if request.path in WIRES]
 
     @property
     def lookups(self) -> list[Request]:
@@ -213,7 +228,7 @@ class FakeOpenRouter:
         self._happened = asyncio.Event()
 
     def _answer(self, request: Request) -> Iterable[Step]:
-        if request.path in REPLIES and request.method == "POST":
+        if request.path in WIRES and request.method == "POST":
             return self._next_answer(request)
         match request.method, request.path:
             case "GET", "/generation":
@@ -234,9 +249,10 @@ class FakeOpenRouter:
         self._keys[request.generation_id] = request.key
         if not isinstance(answer, Reply):
             return answer
+        wire = WIRES[request.path]
         if request.json.get("stream"):
-            return chain([head()], answer.events())
-        return _json(answer.whole())
+            return chain([head()], wire.events(answer))
+        return _json(wire.whole(answer))
 
     def _lookup(self, request: Request) -> Iterable[Step]:
         generation_id = request.query["id"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from loopguard.core import sse
-from loopguard.core.dialects import chat
+from loopguard.core.dialects import chat, completions, messages, responses
 from loopguard.core.events import Channel, Parsed, Seen, UpstreamFault
 from loopguard.core.plan import Plan
 from loopguard.core.retry import Refused
@@ -83,5 +83,10 @@ class Dialect(Protocol):
         """The events that end a stream as if the reply had reached its output cap."""
 
 
-DIALECTS: Mapping[str, Dialect] = {"/chat/completions": chat}
+DIALECTS: Mapping[str, Dialect] = {
+    "/chat/completions": chat,
+    "/responses": responses,
+    "/messages": messages,
+    "/completions": completions,
+}
 """The guarded paths, below the prefix, and the dialect that each speaks."""
