@@ -23,9 +23,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from aiohttp import web
+
+from loopguard.core.events import CHANNELS, Channel
+from loopguard.runaway_wires import CHARS_PER_TOKEN, USD_PER_TOKEN, WIRES, Reply, Wire
 
 UNIT = "I am checking the result again before I write the file. "
 ANSWER = "The file is written, and the result is right."
@@ -44,10 +47,6 @@ MAX_GENERATIONS = 10_000
 SHUTDOWN_S = 0.1
 """A loop is not worth waiting for; aiohttp takes 0 for ever."""
 
-CHARS_PER_TOKEN = 4
-USD_PER_TOKEN = 0.6e-6
-"""A rule of thumb and the price of a small model: the figures need only be plausible."""
-
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -61,6 +60,7 @@ class Script:
         pace_s: rest after each delta.
         loops: replies that loop before all further ones are the answer; None: all loop.
         answer: the reply that does not loop.
+        channel: where the loop is written; the answer is content.
     """
 
     unit: str = UNIT
@@ -70,10 +70,15 @@ class Script:
     pace_s: float = 0.001
     loops: int | None = None
     answer: str = ANSWER
+    channel: Channel = "content"
+
+    def loops_at(self, attempt: int) -> bool:
+        """Whether the reply to request number `attempt`, counted from 1, loops."""
+        return self.loops is None or attempt <= self.loops
 
     def reply(self, attempt: int) -> str:
         """The whole text of the reply to request number `attempt`, counted from 1."""
-        if self.loops is not None and attempt > self.loops:
+        if not self.loops_at(attempt):
             return self.answer
         units = -(-(self.chars - len(self.lead_in)) // len(self.unit))
         return self.lead_in + self.unit * units
@@ -107,107 +112,6 @@ class Record:
     attempt: int
     written_chars: int = 0
     hung_up: bool = False
-
-
-class Frame(NamedTuple):
-    """The bytes of a response around its deltas."""
-
-    content_type: str
-    before: bytes
-    delta: Callable[[str], bytes]
-    after: bytes
-
-
-class Wire(NamedTuple):
-    """How one API is spoken.
-
-    Attributes:
-        cap_keys: where a request asks for a cap on its output.
-        streamed: the frame of a stream, from generation id, model and the reply's characters.
-        whole: the same of a reply in one piece.
-    """
-
-    cap_keys: tuple[str, ...]
-    streamed: Callable[[str, str, int], Frame]
-    whole: Callable[[str, str, int], Frame]
-
-
-def chat_streamed(generation_id: str, model: str, chars: int) -> Frame:
-    """A stream of Chat Completions, in OpenRouter's shapes."""
-
-    def chunk(content: str, finish: str | None, **more: Any) -> bytes:
-        payload = {
-            "id": generation_id,
-            "object": "chat.completion.chunk",
-            "created": int(time.time()),
-            "model": model,
-            "provider": "Runaway",
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": {"content": content, "role": "assistant"},
-                    "finish_reason": finish,
-                    "native_finish_reason": finish,
-                }
-            ],
-            **more,
-        }
-        return b"data: %b\n\n" % compact(payload).encode()
-
-    ending = chunk("", "stop") + chunk("", "stop", usage=chat_usage(chars)) + b"data: [DONE]\n\n"
-    return Frame("text/event-stream", b"", lambda text: chunk(text, None), ending)
-
-
-def chat_whole(generation_id: str, model: str, chars: int) -> Frame:
-    """A whole reply of Chat Completions, in OpenRouter's shape."""
-    message = {"role": "assistant", "content": "", "refusal": None, "reasoning": None}
-    payload = {
-        "id": generation_id,
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": model,
-        "provider": "Runaway",
-        "choices": [
-            {
-                "index": 0,
-                "logprobs": None,
-                "finish_reason": "stop",
-                "native_finish_reason": "stop",
-                "message": message,
-            }
-        ],
-        "usage": chat_usage(chars),
-    }
-    before, content, after = compact(payload).partition('"content":"')
-    return Frame("application/json", (before + content).encode(), json_text, after.encode())
-
-
-def chat_usage(chars: int) -> dict[str, Any]:
-    """What a stream or a whole reply of so many characters says it used."""
-    tokens = chars // CHARS_PER_TOKEN
-    return {
-        "prompt_tokens": 1,
-        "completion_tokens": tokens,
-        "total_tokens": 1 + tokens,
-        "cost": tokens * USD_PER_TOKEN,
-    }
-
-
-def compact(payload: dict[str, Any]) -> str:
-    """JSON without spaces, as OpenRouter writes it."""
-    return json.dumps(payload, separators=(",", ":"))
-
-
-def json_text(text: str) -> bytes:
-    """The text as it stands between the quotes of a JSON string."""
-    return json.dumps(text)[1:-1].encode()
-
-
-WIRES = {
-    "/chat/completions": Wire(
-        ("max_completion_tokens", "max_tokens"), streamed=chat_streamed, whole=chat_whole
-    ),
-}
 
 
 class Runaway:
@@ -246,34 +150,35 @@ class Runaway:
         self._attempts += 1
         cap = next((asked[key] for key in wire.cap_keys if asked.get(key) is not None), None)
         record = Record(time.time(), request.path, model, stream, cap, self._attempts)
-        reply = self._script.reply(record.attempt)
         generation_id = f"gen-{int(record.at)}-{secrets.token_hex(10)}"
-        frame = (wire.streamed if stream else wire.whole)(generation_id, model, len(reply))
+        channel = self._script.channel if self._script.loops_at(record.attempt) else "content"
+        reply = Reply(generation_id, model, channel, self._script.reply(record.attempt))
         try:
-            return await self._write(request, frame, generation_id, reply, record)
+            return await self._write(request, wire, reply, record)
         finally:
-            cut = record.written_chars < len(reply) and request.transport is None
+            cut = record.written_chars < len(reply.text) and request.transport is None
             record.hung_up = cut and not self._ending
             self._remember(generation_id, record)
             self._log(record)
 
     async def _write(
-        self, request: web.Request, frame: Frame, generation_id: str, reply: str, record: Record
+        self, request: web.Request, wire: Wire, reply: Reply, record: Record
     ) -> web.StreamResponse:
+        frame = (wire.streamed if record.stream else wire.whole)(reply)
         headers = {
             "Content-Type": frame.content_type,
             "Cache-Control": "no-cache",
-            "X-Generation-Id": generation_id,
+            "X-Generation-Id": reply.generation_id,
         }
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         await response.write(frame.before)
-        for delta in self._script.deltas(reply):
+        for delta in self._script.deltas(reply.text):
             await response.write(frame.delta(delta))
             await until_taken(request)
             record.written_chars += len(delta)
             await asyncio.sleep(self._script.pace_s)
-        await response.write(frame.after)
+        await response.write(frame.after())
         await response.write_eof()
         return response
 
@@ -394,6 +299,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chars", type=count, default=plain.chars, help="characters of a reply")
     parser.add_argument("--delta-chars", type=count, default=plain.delta_chars, help="of one delta")
     parser.add_argument("--pace-s", type=float, default=plain.pace_s, help="rest after each delta")
+    parser.add_argument(
+        "--channel", choices=CHANNELS, default=plain.channel, help="where the loop is written"
+    )
     parser.add_argument("--loops", type=int, help="looping replies before it answers; else all")
     parser.add_argument("--answer", default=plain.answer, help="the reply that does not loop")
     parser.add_argument(
@@ -426,6 +334,7 @@ def run(arguments: argparse.Namespace) -> int:
         pace_s=arguments.pace_s,
         loops=arguments.loops,
         answer=arguments.answer,
+        channel=arguments.channel,
     )
     try:
         with contextlib.ExitStack() as stack:

@@ -15,6 +15,15 @@ import aiohttp
 import openai
 import pytest
 
+from loopguard.core import sse
+from loopguard.core.dialects import DIALECTS
+from loopguard.core.events import (
+    CHANNELS,
+    ArgumentsDelta,
+    Channel,
+    ReasoningDelta,
+    TextDelta,
+)
 from loopguard.runaway import ANSWER, UNIT, Record, Script, serving
 
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -66,6 +75,46 @@ async def test_the_whole_reply_says_what_the_stream_says() -> None:
         assert text.startswith('Well: say "ä🙂"\nsay "ä🙂"\n')
         assert 5_000 <= len(text) < 5_000 + len(script.unit)
         assert [(await records.get()).stream, (await records.get()).stream] == [False, True]
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("channel", CHANNELS)
+async def test_every_wire_is_spoken(path: str, channel: Channel) -> None:
+    """On every wire the loop is written where it was asked for, whole as in the stream.
+
+    Legacy Completions has no tools: there the loop of arguments stands in the text.
+    """
+    script = Script(unit='say "ä🙂"\n', chars=500, delta_chars=7, pace_s=0, channel=channel)
+    dialect = DIALECTS[path]
+    bodies = []
+    async with runaway(script) as (base_url, _, _), aiohttp.ClientSession() as session:
+        for stream in (True, False):
+            body = {"model": "m", "stream": stream}
+            async with session.post(base_url + path, json=body) as response:
+                assert response.headers["X-Generation-Id"].startswith("gen-")
+                bodies.append(await response.read())
+    parser, held = dialect.Parser(), dialect.Held()
+    told = dict.fromkeys((TextDelta, ReasoningDelta, ArgumentsDelta), "")
+    for block in sse.Decoder(1 << 20).feed(bodies[0]):
+        if block.data is not None:
+            parsed = parser.parse(block.data)
+            held.add(block, parsed)
+            for event in parsed.events:
+                if type(event) in told:
+                    told[type(event)] += event.text
+    text = script.reply(1)
+    kind = {"content": TextDelta, "reasoning": ReasoningDelta, "arguments": ArgumentsDelta}[channel]
+    if channel not in dialect.CHANNELS:
+        kind = TextDelta
+    written = {kind: json.dumps({"text": text}) if kind is ArgumentsDelta else text}
+    assert {kind: text for kind, text in told.items() if text} == written
+    assert _nameless(held.whole()) == _nameless(json.loads(bodies[1]))
+
+
+def _nameless(whole: dict[str, Any]) -> dict[str, Any]:
+    """The reply without what differs from request to request."""
+    unlike = ("id", "created", "created_at", "service_tier", "system_fingerprint")
+    return {name: value for name, value in whole.items() if name not in unlike}
 
 
 @pytest.mark.parametrize("stream", [True, False])
