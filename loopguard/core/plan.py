@@ -43,6 +43,21 @@ class Plan:
         return json_text.dumps(request, sort_keys=True)
 
 
+def plan_of(
+    request: dict[str, Any], body: bytes, *, stream: bool, usage_asked: bool, asked: str
+) -> Plan:
+    """Make a plan; what every dialect's request has in the same place is read here.
+
+    Args:
+        request: the caller's, parsed.
+        body: the upstream's.
+        stream: whether the caller asked for a stream.
+        usage_asked: whether its stream is to carry the usage; on some wires each does.
+        asked: what the user said last.
+    """
+    return Plan(body, stream, usage_asked, model_of(request), session_of(request), asked)
+
+
 def read_object(body: bytes) -> dict[str, Any]:
     """Parse a request body.
 

@@ -35,14 +35,7 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.plan import (
-    Plan,
-    asked_in,
-    asked_stream,
-    model_of,
-    read_object,
-    session_of,
-)
+from loopguard.core.plan import Plan, asked_in, asked_stream, plan_of, read_object
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
@@ -69,14 +62,8 @@ def plan(body: bytes) -> Plan:
         if options is None or isinstance(options, dict):
             request["stream_options"] = {**(options or {}), "include_usage": True}
         body = json_text.dumps(request)
-    return Plan(
-        body,
-        stream,
-        usage_asked,
-        model_of(request),
-        session_of(request),
-        asked_in(request.get("messages")),
-    )
+    asked = asked_in(request.get("messages"))
+    return plan_of(request, body, stream=stream, usage_asked=usage_asked, asked=asked)
 
 
 class ChunkParser:

@@ -41,7 +41,7 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.plan import Plan, asked_in, asked_stream, model_of, read_object
+from loopguard.core.plan import Plan, asked_in, asked_stream, plan_of, read_object
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
@@ -83,7 +83,8 @@ def plan(body: bytes) -> Plan:
     if not stream:
         request["stream"] = True
         body = json_text.dumps(request)
-    return Plan(body, stream, True, model_of(request), asked_in(request.get("messages")))  # noqa: FBT003 - usage comes
+    asked = asked_in(request.get("messages"))
+    return plan_of(request, body, stream=stream, usage_asked=True, asked=asked)
 
 
 class Parser:

@@ -46,7 +46,14 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.plan import Plan, asked_in, asked_stream, model_of, read_object, text_of
+from loopguard.core.plan import (
+    Plan,
+    asked_in,
+    asked_stream,
+    plan_of,
+    read_object,
+    text_of,
+)
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
@@ -84,7 +91,7 @@ def plan(body: bytes) -> Plan:
     if not stream:
         request["stream"] = True
         body = json_text.dumps(request)
-    return Plan(body, stream, True, model_of(request), _asked(request))  # noqa: FBT003 - usage comes
+    return plan_of(request, body, stream=stream, usage_asked=True, asked=_asked(request))
 
 
 def _asked(request: Json) -> str:
