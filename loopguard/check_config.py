@@ -69,6 +69,7 @@ def _profile(profile: Profile) -> Iterator[str]:
             "request_gate": profile.request_gate,
             "stop_on_identical": profile.stop_on_identical,
             "log_sample": profile.log_sample,
+            "max_identical_calls": profile.detection.max_identical_calls,
         },
     )
     yield from _table(f"{header}.escape", asdict(profile.escape))

@@ -352,6 +352,7 @@ class _Profile(_Table):
     request_gate: bool = True
     stop_on_identical: bool = True
     log_sample: bool = False
+    max_identical_calls: Annotated[int, Field(ge=0, le=_KNOB_CEILING)] = 0
     escape: _Escape = _Escape()
     loop_detection: _LoopDetection = _LoopDetection(enabled=False)
     stretch_detection: _StretchDetection = _StretchDetection(enabled=False)
@@ -621,6 +622,7 @@ def _core_profile(name: str, table: _Profile) -> Profile:
             channels=table.channels,
             frequency=FrequencyKnobs(**frequency) if table.loop_detection.enabled else None,
             stretch=StretchKnobs(**stretch) if table.stretch_detection.enabled else None,
+            max_identical_calls=table.max_identical_calls,
         ),
         request_gate=table.request_gate,
         stop_on_identical=table.stop_on_identical,

@@ -54,7 +54,10 @@ def test_shipped():
 
     assert settings.profiles.keys() == {"default", "document"}
     assert settings.profiles["default"].detection == Detection(
-        channels=("content", "reasoning", "arguments"), frequency=DOCUMENT, stretch=STRETCH
+        channels=("content", "reasoning", "arguments"),
+        frequency=DOCUMENT,
+        stretch=STRETCH,
+        max_identical_calls=16,
     )
     document = settings.profiles["document"]
     assert document.detection == Detection(CHANNELS, frequency=DOCUMENT)
@@ -70,7 +73,10 @@ def test_defaults_are_the_shipped_ones(read):
     shipped = load(environ={})
     profile = shipped.profiles["default"]
     disarmed = dataclasses.replace(
-        profile, detection=dataclasses.replace(profile.detection, frequency=None, stretch=None)
+        profile,
+        detection=dataclasses.replace(
+            profile.detection, frequency=None, stretch=None, max_identical_calls=0
+        ),
     )
 
     assert read() == dataclasses.replace(shipped, profiles={"default": disarmed})

@@ -457,31 +457,33 @@ def fault_body(fault: UpstreamFault) -> bytes:
 
 
 def error_event(error: LoopguardError, seen: Seen) -> bytes:
-    """The event that fails a stream; nothing may follow it (clients.md)."""
-    chunk = _chunk(seen, "error")
-    chunk["error"] = render_error(error, error.stream_code)
+    """The event that fails a stream; nothing may follow it (clients.md).
+
+    It has no ``choices``: the Vercel AI SDK takes a chunk that has them for a piece of the reply,
+    and a reply that is nothing but this error for an empty one.
+    """
+    chunk = _chunk(seen) | {"error": render_error(error, error.stream_code)}
     return sse.encode(json_text.dumps(chunk))
 
 
 def refusal_event(refused: Refused, seen: Seen) -> bytes:
     """The event that fails a stream with the upstream's own error."""
-    chunk = _chunk(seen, "error")
-    chunk["error"] = {"code": refused.status} | read_refusal(refused)
+    chunk = _chunk(seen) | {"error": {"code": refused.status} | read_refusal(refused)}
     return sse.encode(json_text.dumps(chunk))
 
 
 def finish_event(seen: Seen) -> bytes:
     """The events that end a stream as if the reply had reached its output cap."""
-    return sse.encode(json_text.dumps(_chunk(seen, "length"))) + sse.encode(runs.SENTINEL)
+    choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "length"}
+    chunk = _chunk(seen) | {"choices": [choice]}
+    return sse.encode(json_text.dumps(chunk)) + sse.encode(runs.SENTINEL)
 
 
-def _chunk(seen: Seen, finish_reason: str) -> Json:
+def _chunk(seen: Seen) -> Json:
     origin = seen.origin
     chunk: Json = {"id": origin.id, "object": "chat.completion.chunk", "created": seen.created}
     if origin.model is not None:
         chunk["model"] = origin.model
     if origin.provider is not None:
         chunk["provider"] = origin.provider
-    delta = {"content": ""}
-    chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
     return chunk

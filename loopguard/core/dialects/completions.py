@@ -167,27 +167,28 @@ def _fail(choice: Json, error: object) -> None:
 
 
 def error_event(error: LoopguardError, seen: Seen) -> bytes:
-    """The event that fails a stream; nothing may follow it (clients.md)."""
+    """The event that fails a stream; nothing may follow it. Without choices, as chat's."""
     rendered = chat.render_error(error, error.stream_code)
-    return sse.encode(json_text.dumps(_chunk(seen, "error") | {"error": rendered}))
+    return sse.encode(json_text.dumps(_chunk(seen) | {"error": rendered}))
 
 
 def refusal_event(refused: Refused, seen: Seen) -> bytes:
     """The event that fails a stream with the upstream's own error."""
     error = {"code": refused.status} | read_refusal(refused)
-    return sse.encode(json_text.dumps(_chunk(seen, "error") | {"error": error}))
+    return sse.encode(json_text.dumps(_chunk(seen) | {"error": error}))
 
 
 def finish_event(seen: Seen) -> bytes:
     """The events that end a stream as if the reply had reached its output cap."""
-    return sse.encode(json_text.dumps(_chunk(seen, "length"))) + sse.encode(runs.SENTINEL)
+    choices = [{"index": 0, "text": "", "finish_reason": "length"}]
+    chunk = _chunk(seen) | {"choices": choices}
+    return sse.encode(json_text.dumps(chunk)) + sse.encode(runs.SENTINEL)
 
 
-def _chunk(seen: Seen, finish_reason: str) -> Json:
+def _chunk(seen: Seen) -> Json:
     return {
         "id": seen.origin.id,
         "object": "text_completion",
         "created": seen.created,
         "model": seen.origin.model or "",
-        "choices": [{"index": 0, "text": "", "finish_reason": finish_reason}],
     }

@@ -246,7 +246,6 @@ def test_error_event_is_the_one_that_clients_take_as_a_failure() -> None:
         "created": 7,
         "model": "m",
         "provider": "P",
-        "choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}],
         "error": {
             "message": "it looped",
             "code": 400,
