@@ -81,9 +81,9 @@ _DAYS_CEILING = 36_500
 _LOOK_UPS_CEILING = 64
 """The endpoint has a rate limit that nobody has published; more at once would meet it."""
 
-_ledger_place = re.compile(r"sqlite:///.+|postgres(ql)?://.+")
 _Name = TypeVar("_Name", bound=str)
 
+_ledger_place = re.compile(r"sqlite:///.+|postgres(ql)?://.+")
 _profile_name = re.compile(r"[A-Za-z0-9_-]+")
 _header_text = re.compile(r"[\x21-\x7e]+")
 

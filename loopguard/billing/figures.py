@@ -10,13 +10,14 @@ in a connection of its own. An index holds what the summary by model needs of th
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, RowMapping, Select, Table, func, select
+from sqlalchemy import BigInteger, ColumnElement, Label, Select, Table, cast, func, select
 
 from loopguard.billing.database import Database
 from loopguard.billing.entries import STATES, State
@@ -103,9 +104,14 @@ async def summarise(
         _fetch(database, grouped(entries, *_DISCARDED)),
         _fetch(database, grouped(exchanges, *_KEPT)),
     )
-    lines: dict[str, dict[str, Any]] = {}
-    for row in (*discarded, *kept):
-        lines.setdefault(_line_name(row["group"], by), {}).update(_sums(row))
+    lines: dict[str, dict[str, Any]] = defaultdict(dict)
+    for columns, rows in ((_DISCARDED, discarded), (_KEPT, kept)):
+        names = [column.name for column in columns]
+        for group, *sums in rows:
+            told = zip(names, sums, strict=True)
+            lines[_line_name(group, by)].update(
+                {column: value for column, value in told if value is not None}
+            )
     return {line: Figures(**sums) for line, sums in sorted(lines.items())}
 
 
@@ -137,26 +143,26 @@ async def owed(database: Database, run: str | None, fingerprints: Collection[str
         fingerprints: of the keys at hand.
     """
     query = (
-        select(func.count().label("count"))
+        select(func.count())
         .select_from(entries)
         .where(entries.c.state == "owed", entries.c.fingerprint.in_(fingerprints))
     )
     if run is not None:
         query = query.where(entries.c.run == name(run))
-    (counted,) = await _fetch(database, query)
-    return int(counted["count"])
+    ((count,),) = await _fetch(database, query)
+    return int(count)
 
 
 async def standing(database: Database) -> tuple[dict[State, int], int | None]:
     """Count the entries by state, and find the UNIX time of the oldest that is owed."""
-    query = select(
-        entries.c.state,
-        func.count().label("count"),
-        func.min(entries.c.at_s).label("oldest_at_s"),
-    ).group_by(entries.c.state)
-    found = {row["state"]: row for row in await _fetch(database, query)}
-    counts = {state: found[state]["count"] if state in found else 0 for state in STATES}
-    return counts, found["owed"]["oldest_at_s"] if "owed" in found else None
+    query = select(entries.c.state, func.count(), func.min(entries.c.at_s)).group_by(
+        entries.c.state
+    )
+    found = {
+        state: (count, oldest_at_s) for state, count, oldest_at_s in await _fetch(database, query)
+    }
+    counts = {state: found.get(state, (0, None))[0] for state in STATES}
+    return counts, found.get("owed", (0, None))[1]
 
 
 async def read_entries(
@@ -233,20 +239,21 @@ _looped = entries.c.reason == "looped"
 _unpriced = entries.c.state == "unpriced"
 _owed = entries.c.state == "owed"
 
-_DISCARDED = (
+# A sum of whole numbers is a decimal in PostgreSQL, hence the casts.
+_DISCARDED: tuple[Label[Any], ...] = (
     func.count().label("abandoned"),
     func.count().filter(_unpriced).label("abandoned_unpriced"),
     func.count().filter(_owed).label("abandoned_owed"),
     func.sum(entries.c.cost_usd).label("abandoned_cost_usd"),
     func.count().filter(_looped).label("loop_aborts"),
-    func.sum(entries.c.words).filter(_looped).label("loop_abort_words"),
-    func.sum(entries.c.chars).filter(_looped).label("loop_abort_chars"),
+    cast(func.sum(entries.c.words).filter(_looped), BigInteger).label("loop_abort_words"),
+    cast(func.sum(entries.c.chars).filter(_looped), BigInteger).label("loop_abort_chars"),
     func.count().filter(_looped, _unpriced).label("loop_abort_unpriced"),
     func.count().filter(_looped, _owed).label("loop_abort_owed"),
     func.sum(entries.c.cost_usd).filter(_looped).label("loop_abort_cost_usd"),
 )
 
-_KEPT = (
+_KEPT: tuple[Label[Any], ...] = (
     func.count().label("turns"),
     func.count().filter(exchanges.c.outcome.not_in(NO_ERROR)).label("errors"),
     func.sum(exchanges.c.cost_usd).label("work_cost_usd"),
@@ -266,19 +273,10 @@ def _line_name(group: str | int | None, by: By) -> str:
     return str(group)
 
 
-async def _fetch(database: Database, query: Select[Any]) -> Sequence[RowMapping]:
+async def _fetch(database: Database, query: Select[Any]) -> Sequence[Any]:
     async with database.read() as connection:
-        rows: Sequence[RowMapping] = (await connection.execute(query)).mappings().all()
+        rows: Sequence[Any] = (await connection.execute(query)).all()
     return rows
-
-
-def _sums(row: RowMapping) -> dict[str, Any]:
-    """Read the sums of a group: null over nothing, and decimals of whole numbers in PostgreSQL."""
-    return {
-        column: value if column.endswith("_usd") else int(value)
-        for column, value in row.items()
-        if column != "group" and value is not None
-    }
 
 
 def _loop_figures(figures: Figures) -> dict[str, int]:

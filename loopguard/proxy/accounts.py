@@ -1,11 +1,12 @@
 """What the ledger is told of an exchange: each attempt that was abandoned, and the end.
 
 An attempt is abandoned when its upstream may have generated something that no usage accounts for.
-That is every ending but two: a completed reply tells its usage, and a refusal ends a generation, if
-there was one, on the upstream's side, which does not bill it (zero completion insurance).
+That is every ending but three: a completed reply tells its usage; a refusal ends a generation, if
+there was one, on the upstream's side, which does not bill it (zero completion insurance); and where
+no connection came about nothing was asked for.
 
-Blind spot: an attempt that ended before the upstream answered is counted as a generation without an
-id, although nothing may have been generated.
+Blind spot: an attempt that was given up before the upstream answered is counted as a generation
+without an id, although nothing may have been generated.
 """
 
 from typing import cast
@@ -45,7 +46,7 @@ class Accounts:
         fingerprint = None
         if key is not None and attempt.generation is not None:
             fingerprint = self._keys.remember(key)
-        if attempt.outcome in _NOT_ABANDONED:
+        if attempt.outcome in _NOT_ABANDONED or attempt.unreachable:
             return
         await self._ledger.record(
             Abandoned(

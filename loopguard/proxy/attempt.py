@@ -35,6 +35,9 @@ from loopguard.proxy.upstream import Upstream
 
 _OK = 200
 
+# No request was sent, so nothing was generated.
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
 # The stream's own headers do not describe the body that is made of an error inside it.
 _HEADERS_OF_A_FAULT = (("Content-Type", "application/json"),)
 
@@ -57,6 +60,7 @@ class Attempt:
         usage: what the upstream counted, None where it did not say.
         first_delta_s: seconds to the first delta that carries something, None where none came.
         own_time_s: seconds of the processor that loopguard spent on what came.
+        unreachable: whether no connection to the upstream came about.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Attempt:
         self.usage: Usage | None = None
         self.first_delta_s: float | None = None
         self.own_time_s = 0.0
+        self.unreachable = False
         self._dialect = dialect
         self._decoder = sse.Decoder(max_event_bytes)
         self._parser = dialect.Parser()
@@ -98,6 +103,7 @@ class Attempt:
                     upstream.abandon(response)
                 return outcome
         except aiohttp.ClientError as error:
+            self.unreachable = isinstance(error, _NOT_CONNECTED)
             return self._ended(f"the upstream could not be used ({type(error).__name__})")
         except TimeoutError:
             expired = self.clocks.expired

@@ -399,6 +399,7 @@ def _record(attempt: Attempt, number: int, outcome: Outcome, duration_s: float) 
         provider=origin.provider,
         status=outcome.status if isinstance(outcome, Refused) else None,
         reason=outcome.reason if isinstance(outcome, Broken) else None,
+        unreachable=attempt.unreachable or None,
         trip=trip.sentence if trip else None,
         rule=trip.rule if trip else None,
         channel=trip.channel if trip else None,

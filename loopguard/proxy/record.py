@@ -54,6 +54,7 @@ class AttemptRecord:
         provider: likewise.
         status: of a refusal.
         reason: of a broken attempt.
+        unreachable: True where no connection to the upstream came about.
         trip: the sentence of a trip.
         rule: which rule tripped.
         channel: where.
@@ -71,6 +72,7 @@ class AttemptRecord:
     provider: str | None = None
     status: int | None = None
     reason: str | None = None
+    unreachable: bool | None = None
     trip: str | None = None
     rule: str | None = None
     channel: str | None = None

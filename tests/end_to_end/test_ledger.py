@@ -214,6 +214,26 @@ async def test_hand_count(guarded: Guard, monkeypatch, capsys) -> None:
     assert float(line.total_cost_usd) == pytest.approx(14 * KEPT_USD + abandoned_usd)
 
 
+async def test_what_nobody_generated(guarded: Guard) -> None:
+    """Refusals, and an upstream that cannot be reached, leave no entry; silence leaves one."""
+    async with guarded([Refusal(429)] * 4) as ours:
+        await ask(ours, headers=headers())
+        assert await entries_of(ours.ledger_url) == []
+    async with guarded([], upstream__base_url="http://127.0.0.1:1/v1") as ours:
+        assert (await ask(ours, headers=headers())).status == 502
+        assert await entries_of(ours.ledger_url) == []
+        assert (await run_of(ours.admin))["errors"] == 2
+    async with (
+        guarded([[stall]]) as ours,
+        calling(ours, headers=headers()) as caller,
+    ):
+        await ours.fake.attempt(1)
+        caller.leave()
+        await turning_until(lambda: bool(ours.records))
+        (entry,) = await entries_of(ours.ledger_url)
+        assert (entry["reason"], entry["unpriced_reason"]) == ("departed", "no_id")
+
+
 PLANTED = "sk-or-v1-planted-5f2b8c"
 
 
