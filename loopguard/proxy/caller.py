@@ -56,6 +56,11 @@ class Caller:
         """Whether the caller's connection is closed."""
         return self._request.transport is None or self._request.transport.is_closing()
 
+    def abandon(self) -> None:
+        """Close the caller's connection, whatever it has not taken yet."""
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
     async def write(self, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Write to the stream.
 

@@ -46,6 +46,10 @@ from loopguard.proxy.relay import HeldRelay, LiveRelay
 from loopguard.proxy.report import Report
 from loopguard.proxy.upstream import Upstream
 
+# A reply that completes at the last moment has so long to leave. Who does not take it by then is
+# gone: a caller that reads nothing would keep an exchange, and what it holds, for ever.
+_DELIVERY_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Shared:
@@ -152,7 +156,12 @@ class Exchange:
         self._shared.report.exchange_began()
         try:
             with self._caller.kept_alive():
-                return await self._serve()
+                async with asyncio.timeout_at(self._ends_at + _DELIVERY_S):
+                    return await self._serve()
+        except TimeoutError:
+            self.record.outcome = outcome_name(Departed())
+            self._caller.abandon()
+            raise CallerGone from None
         except (asyncio.CancelledError, CallerGone):
             self.record.outcome = outcome_name(Departed())
             raise
@@ -257,7 +266,7 @@ class Exchange:
         finally:
             record = _record(attempt, number, outcome, perf_counter() - began_at)
             if self._profile.log_sample and isinstance(outcome, Tripped):
-                record = replace(record, sample=outcome.trip.sample)
+                record = replace(record, sample=outcome.trip.sample or None)
             self.record.attempts.append(record)
             self.record.own_time_s += attempt.own_time_s
             self._shared.report.attempt_ended(self.record, record)

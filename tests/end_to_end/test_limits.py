@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from loopguard.proxy import exchange
 from tests.end_to_end.conftest import Guard, Guarded
 from tests.end_to_end.raw_caller import (
     REQUEST,
@@ -256,6 +257,23 @@ async def test_slow_caller_is_not_the_upstreams_stall(guarded: Guard) -> None:
         assert body.endswith(DONE)
         assert b"word1399999 " in body
         assert outcomes(ours) == ["completed"]
+
+
+@pytest.mark.parametrize("mode", ["held", "live"])
+async def test_caller_who_never_reads_is_given_up(
+    guarded: Guard, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """A caller who takes nothing of its reply keeps the exchange no longer than its time."""
+    monkeypatch.setattr(exchange, "_DELIVERY_S", 0.2)
+    environment = {
+        "retry__exchange_timeout_s": "0.6",
+        "profiles__default__loop_detection__enabled": "false",
+    }
+    async with guarded([LONG], **environment) as ours, calling(ours, *asked(mode)) as caller:
+        caller._writer.transport.pause_reading()
+        await turning_until(lambda: bool(ours.records))
+        assert ours.records[0].outcome in {"departed", "timed_out"}
+        assert not ours.loopguard._routes.exchanges
 
 
 @pytest.mark.parametrize("mode", ["held", "whole"])
