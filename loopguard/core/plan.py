@@ -4,6 +4,7 @@ Nothing else is changed, and a body that already asks for both is sent on byte f
 upstream's own answer to a bad request is the answer that the caller gets.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,24 @@ def plan_of(
         asked: what the user said last.
     """
     return Plan(body, stream, usage_asked, model_of(request), session_of(request), asked)
+
+
+def plan_stream(body: bytes, asked: Callable[[dict[str, Any]], str]) -> Plan:
+    """Plan for a wire whose every stream tells its usage: only the stream is asked for.
+
+    Args:
+        body: the caller's.
+        asked: finds in the parsed request what the user said last.
+
+    Raises:
+        InvalidRequest: the body is no JSON object, or ``stream`` is no boolean.
+    """
+    request = read_object(body)
+    stream = asked_stream(request)
+    if not stream:
+        request["stream"] = True
+        body = json_text.dumps(request)
+    return plan_of(request, body, stream=stream, usage_asked=True, asked=asked(request))
 
 
 def read_object(body: bytes) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.plan import Plan, asked_in, asked_stream, plan_of, read_object
+from loopguard.core.plan import Plan, asked_in, plan_stream
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
@@ -78,13 +78,7 @@ def plan(body: bytes) -> Plan:
     Raises:
         InvalidRequest: the body is no JSON object, or ``stream`` is no boolean.
     """
-    request = read_object(body)
-    stream = asked_stream(request)
-    if not stream:
-        request["stream"] = True
-        body = json_text.dumps(request)
-    asked = asked_in(request.get("messages"))
-    return plan_of(request, body, stream=stream, usage_asked=True, asked=asked)
+    return plan_stream(body, lambda request: asked_in(request.get("messages")))
 
 
 class Parser:

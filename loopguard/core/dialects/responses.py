@@ -46,14 +46,7 @@ from loopguard.core.events import (
     UpstreamFault,
     Usage,
 )
-from loopguard.core.plan import (
-    Plan,
-    asked_in,
-    asked_stream,
-    plan_of,
-    read_object,
-    text_of,
-)
+from loopguard.core.plan import Plan, asked_in, plan_stream, text_of
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
 
@@ -86,12 +79,7 @@ def plan(body: bytes) -> Plan:
     Raises:
         InvalidRequest: the body is no JSON object, or ``stream`` is no boolean.
     """
-    request = read_object(body)
-    stream = asked_stream(request)
-    if not stream:
-        request["stream"] = True
-        body = json_text.dumps(request)
-    return plan_of(request, body, stream=stream, usage_asked=True, asked=_asked(request))
+    return plan_stream(body, _asked)
 
 
 def _asked(request: Json) -> str:
