@@ -82,7 +82,8 @@ class Attempt:
         self._dialect = dialect
         self._decoder = sse.Decoder(max_event_bytes)
         self._parser = dialect.Parser()
-        self._finished = False
+        self._begun: set[int] = set()
+        self._finished: set[int] = set()
         self._began_at = perf_counter()
 
     async def run(
@@ -110,12 +111,17 @@ class Attempt:
             if expired is None:
                 raise
             # A reply whose finish was seen has come to its end, whatever is still missing.
-            if isinstance(expired, Stalled) and self._finished:
+            if isinstance(expired, Stalled) and self._has_finished:
                 return Completed()
             return expired
 
+    @property
+    def _has_finished(self) -> bool:
+        """Whether every choice that has begun has its finish reason."""
+        return bool(self._finished) and self._begun <= self._finished
+
     def _ended(self, reason: str) -> Outcome:
-        return Completed() if self._finished else Broken(reason)
+        return Completed() if self._has_finished else Broken(reason)
 
     async def _converse(self, response: aiohttp.ClientResponse) -> Outcome:
         """Judge the head, then read the stream."""
@@ -207,12 +213,15 @@ class Attempt:
         trip = None
         match event:  # not taken apart: such a pattern costs twice what the match does
             case TextDelta():
+                self._begun.add(event.choice)
                 trip = self.detector.feed("content", event.text, event.choice)
             case ReasoningDelta():
+                self._begun.add(event.choice)
                 trip = self.detector.feed("reasoning", event.text, event.choice)
             case ArgumentsDelta():
                 trip = self.detector.feed("arguments", event.text, event.choice, event.call)
             case CallBegan():
+                self._begun.add(event.choice)
                 trip = self.detector.begin_call(event.name, event.choice, event.call)
             case OtherDelta():
                 pass
@@ -223,7 +232,7 @@ class Attempt:
             case Usage():
                 self.usage = event
             case Finish():
-                self._finished = True
+                self._finished.add(event.choice)
                 trip = self.detector.take_verdict(event.reason, event.choice)
             case UpstreamFault(status):
                 body = self._dialect.fault_body(event)

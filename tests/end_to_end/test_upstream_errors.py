@@ -7,8 +7,8 @@ import openai
 import pytest
 
 from tests.end_to_end.conftest import Guard, Guarded
-from tests.end_to_end.raw_caller import RawCaller, ask, asked, turning_until
-from tests.fake_openrouter import DONE, Line, Refusal, Reply, Step, fault, head, loop
+from tests.end_to_end.raw_caller import REQUEST, RawCaller, ask, asked, turning_until
+from tests.fake_openrouter import DONE, Line, Message, Refusal, Reply, Step, fault, head, loop
 from tests.fake_openrouter.chat import GENERATION_ID
 
 GOOD = Reply("The good answer.")
@@ -244,3 +244,17 @@ async def test_final_refusal_after_a_loop_is_the_upstreams(guarded: Guard) -> No
         caller = await ask(ours)
         assert (caller.status, caller.error["code"]) == (402, 402)
         assert caller.headers["x-loopguard-loop-aborts"] == "1"
+
+
+async def test_unfinished_choice_is_no_reply(guarded: Guard) -> None:
+    """A stream that breaks off after one of two choices has finished is asked for again."""
+    two = Reply(choices=(Message("short"), Message("a longer one that is never finished")))
+    lines = list(two.events())
+    finished = next(number for number, line in enumerate(lines) if b'"stop"' in line)
+    async with guarded([[head(), *lines[: finished + 1]], two]) as ours:
+        answer = await ask(ours, REQUEST)
+        assert [choice["finish_reason"] for choice in json.loads(answer.body)["choices"]] == [
+            "stop",
+            "stop",
+        ]
+        assert len(ours.fake.attempts) == 2
