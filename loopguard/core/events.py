@@ -113,13 +113,17 @@ class Parsed(NamedTuple):
 
     Attributes:
         events: in the order of the line.
-        chunk: the parsed JSON object, None for what is no part of the reply: the sentinel, a ping.
+        chunk: the parsed JSON object; None for what is no part of the reply (the sentinel, a ping)
+            and for what repeats the frame of the one before.
         usage_only: whether the line is there only because the usage was asked for.
+        only_text: the text of its only event, where the line differs from the one before it in
+            that text alone; else empty.
     """
 
     events: list[Event]
     chunk: dict[str, Any] | None
     usage_only: bool = False
+    only_text: str = ""
 
 
 class Seen(NamedTuple):

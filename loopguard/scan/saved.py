@@ -168,7 +168,7 @@ def _read_stream(chunks: Iterable[bytes], name: str) -> Iterator[Event]:
         for chunk in chunks:
             for block in decoder.feed(chunk):
                 if block.data is not None:
-                    events, parsed, _ = parser.parse(block.data)
+                    events, parsed, *_ = parser.parse(block.data)
                     of_the_dialect = of_the_dialect or (parsed is not None and "choices" in parsed)
                     yield from events
                     if any(isinstance(event, Done | UpstreamFault) for event in events):

@@ -18,6 +18,7 @@ from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
 from loopguard.core.dialects.fields import Json, expect, index_of, string_of
+from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     READY_VERDICTS,
@@ -141,7 +142,7 @@ class Parser:
     """Reads one stream, line by line."""
 
     def __init__(self) -> None:
-        self._chunks = ChunkParser(self._read_choice)
+        self._lines = SameFrame("content", ChunkParser(self._read_choice).parse)
         self._calls: dict[int, dict[int, None]] = {}  # of each choice, in their order
 
     def parse(self, data: bytes) -> Parsed:
@@ -150,7 +151,7 @@ class Parser:
         Raises:
             ValueError: it is neither the sentinel nor a chunk.
         """
-        return self._chunks.parse(data)
+        return self._lines.parse(data)
 
     def _read_choice(self, choice: Json, index: int, events: list[Event]) -> None:
         delta = choice.get("delta")
@@ -217,7 +218,9 @@ class Held:
 
     def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one data line. Its chunk is taken apart and must not be read afterwards."""
-        chunk = parsed.chunk
+        if parsed.only_text and self._runs.extend(parsed.only_text):
+            return
+        chunk = json_text.loads(block.data or b"") if parsed.only_text else parsed.chunk
         place = None if chunk is None else _place(chunk)
         if chunk is None or place is None:
             self._runs.keep(block)

@@ -13,6 +13,7 @@ from loopguard.core.dialects import chat, runs
 from loopguard.core.dialects.chat import error_body, fault_body
 from loopguard.core.dialects.faults import read_refusal
 from loopguard.core.dialects.fields import Json, index_of, string_of
+from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import Channel, Event, Parsed, ReasoningDelta, Seen, TextDelta
 from loopguard.core.plan import Plan, read_object, text_of
 from loopguard.core.retry import Refused
@@ -53,7 +54,7 @@ class Parser:
     """Reads one stream, line by line."""
 
     def __init__(self) -> None:
-        self._chunks = chat.ChunkParser(_read_choice)
+        self._lines = SameFrame("text", chat.ChunkParser(_read_choice).parse)
 
     def parse(self, data: bytes) -> Parsed:
         """Read one data line.
@@ -61,7 +62,7 @@ class Parser:
         Raises:
             ValueError: it is neither the sentinel nor a chunk.
         """
-        return self._chunks.parse(data)
+        return self._lines.parse(data)
 
 
 def _read_choice(choice: Json, index: int, events: list[Event]) -> None:
@@ -84,7 +85,9 @@ class Held:
 
     def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one data line. Its chunk is taken apart and must not be read afterwards."""
-        chunk = parsed.chunk
+        if parsed.only_text and self._runs.extend(parsed.only_text):
+            return
+        chunk = json_text.loads(block.data or b"") if parsed.only_text else parsed.chunk
         if chunk is None or not _is_text(chunk):
             self._runs.keep(block)
             return

@@ -25,6 +25,7 @@ from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
 from loopguard.core.dialects.fields import Json, expect, index_of, string_of
+from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     ArgumentsDelta,
@@ -88,6 +89,7 @@ class Parser:
         self._usage: Json | None = None
         self._blocks: set[int] = set()
         self._finished = False
+        self._lines = SameFrame("text", self._read)
 
     def parse(self, data: bytes) -> Parsed:
         """Read the data of one event.
@@ -95,6 +97,9 @@ class Parser:
         Raises:
             ValueError: it is neither the sentinel nor an event of the wire, or not in its order.
         """
+        return self._lines.parse(data)
+
+    def _read(self, data: bytes) -> Parsed:
         if data == runs.SENTINEL:
             if not self._finished:
                 raise ValueError("the stream ends before its message does")
@@ -197,7 +202,9 @@ class Held:
 
     def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one event. Its chunk is taken apart and must not be read afterwards."""
-        chunk = parsed.chunk or {}
+        if parsed.only_text and self._runs.extend(parsed.only_text):
+            return
+        chunk = json_text.loads(block.data or b"") if parsed.only_text else parsed.chunk or {}
         delta = chunk.get("delta") or {}
         if chunk.get("type") == "content_block_delta" and delta.get("type") in _DELTAS:
             place = chunk.get("index"), delta["type"]

@@ -7,7 +7,7 @@ kilobytes. Events of different places (choices, tool calls, parts) may interleav
 an open run of its own. An event that is more than text ends the open runs and is kept as it came.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -70,20 +70,20 @@ def take_entries(holder: Json, name: str, path: Path) -> Piece:
 
 
 class Runs:
-    """Keeps the events of one reply."""
+    """Keeps the events of one reply.
+
+    Attributes:
+        size_bytes: what is kept.
+    """
 
     def __init__(self) -> None:
         self._kept: list[Kept] = []
-        self._kept_bytes = 0
         self._open: dict[Hashable, _Run] = {}
-
-    @property
-    def size_bytes(self) -> int:
-        """What is kept, in bytes."""
-        return self._kept_bytes + sum(run.size_bytes for run in self._open.values())
+        self._last: tuple[Hashable, Path] | None = None
+        self.size_bytes = 0
 
     def merge(
-        self, place: Hashable, frame: Json, pieces: Iterable[Piece], event: bytes = b""
+        self, place: Hashable, frame: Json, pieces: Sequence[Piece], event: bytes = b""
     ) -> None:
         """Keep an event that carries text alone.
 
@@ -99,7 +99,26 @@ class Runs:
             run = None
         if run is None:
             run = self._open[place] = _Run(frame, event)
+        # The text that alone may differ in the next event, if this one has no other.
+        self._last = (place, pieces[0].path) if len(pieces) == 1 else None
+        self._append(place, run, pieces)
+
+    def extend(self, text: str) -> bool:
+        """Keep an event that differs from the one before it in its text alone.
+
+        Returns:
+            Whether it is kept; it is not where the run of the event before it has ended.
+        """
+        if self._last is None:
+            return False
+        place, path = self._last
+        self._append(place, self._open[place], (Piece(path, json_text.string_body(text)),))
+        return True
+
+    def _append(self, place: Hashable, run: "_Run", pieces: Iterable[Piece]) -> None:
+        before_bytes = run.size_bytes
         run.append(pieces)
+        self.size_bytes += run.size_bytes - before_bytes
         if run.size_bytes >= _RUN_BYTES:
             self._close(place)
 
@@ -129,11 +148,14 @@ class Runs:
             self._close(place)
 
     def _close(self, place: Hashable) -> None:
-        self._keep(self._open.pop(place).render())
+        self._last = None
+        run = self._open.pop(place)
+        self.size_bytes -= run.size_bytes
+        self._keep(run.render())
 
     def _keep(self, kept: Kept) -> None:
         self._kept.append(kept)
-        self._kept_bytes += len(kept.data)
+        self.size_bytes += len(kept.data)
 
 
 class _Run:
