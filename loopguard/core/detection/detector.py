@@ -15,7 +15,7 @@ from loopguard.core.detection.calls import CallsRule
 from loopguard.core.detection.fingerprint import Fingerprint
 from loopguard.core.detection.frequency import FrequencyKnobs, FrequencyRule
 from loopguard.core.detection.length import chars_until_passed
-from loopguard.core.detection.stretch import Copied, StretchKnobs, StretchRule
+from loopguard.core.detection.stretch import BLOCK_CHARS, Copied, StretchKnobs, StretchRule
 from loopguard.core.detection.words import WordSplitter, chars_until
 from loopguard.core.events import READY_VERDICTS, Channel
 
@@ -145,16 +145,27 @@ class _Verdict(NamedTuple):
 
 
 class _Reading:
-    """What has been read on one channel of one choice, and the rules that watch it."""
+    """What has been read on one channel of one choice, and the rules that watch it.
+
+    Deltas are a few characters each, and the rules cost more by the call than by the character. So
+    text waits until a rule can trip: until there is one character for each word that the frequency
+    rule's run lacks, the one that passes the ceiling, or the last of a block of the stretch rule.
+
+    Attributes:
+        suspected: whether a trip may be near, as far as the text has been judged.
+    """
 
     __slots__ = (
+        "_fingerprint",
         "_frequency",
+        "_judged_chars",
         "_max_chars",
+        "_patience_chars",
         "_splitter",
         "_stretch",
         "_unescaped",
-        "chars",
-        "fingerprint",
+        "_waiting",
+        "suspected",
     )
 
     def __init__(self, channel: Channel, detection: Detection, floor_factor: float) -> None:
@@ -163,8 +174,10 @@ class _Reading:
         self._frequency: FrequencyRule | None = None
         self._stretch: StretchRule | None = None
         self._max_chars = 0
-        self.chars = 0
-        self.fingerprint = Fingerprint()
+        self._waiting = ""
+        self._judged_chars = 0
+        self._fingerprint = Fingerprint()
+        self.suspected = False
         frequency, stretch = detection.frequency, detection.stretch
         if frequency is not None and channel == "content":
             run = round(frequency.min_saturated_run * floor_factor)
@@ -172,18 +185,23 @@ class _Reading:
             self._max_chars = frequency.max_response_chars
         if stretch is not None and channel in detection.channels:
             self._stretch = StretchRule(stretch, floor_factor)
+        self._patience_chars = self._chars_to_trip()
+
+    @property
+    def chars(self) -> int:
+        return self._judged_chars + len(self._waiting)
 
     @property
     def words(self) -> int:
+        self._judge()
         return self._splitter.count
 
-    @property
-    def suspected(self) -> bool:
-        return (self._stretch is not None and self._stretch.suspected) or (
-            self._frequency is not None and self._frequency.suspected
-        )
+    def fingerprint(self) -> bytes | None:
+        self._judge()
+        return self._fingerprint.digest()
 
     def levels(self) -> dict[Rule, Level]:
+        self._judge()
         levels: dict[Rule, Level] = {}
         if self._frequency is not None:
             rule = self._frequency
@@ -196,10 +214,25 @@ class _Reading:
 
     def feed(self, text: str) -> _Verdict | None:
         """Read on, no further than the character of the verdict."""
-        verdict = None
         if self._unescaped is not None:
             text = self._unescaped.feed(text)
-        passed = chars_until_passed(self._max_chars, self.chars, len(text))
+        self._waiting += text
+        return self._judge() if len(self._waiting) >= self._patience_chars else None
+
+    def _chars_to_trip(self) -> int:
+        """After how many further characters a rule can trip, at the earliest."""
+        chars = BLOCK_CHARS - self._judged_chars % BLOCK_CHARS
+        if self._max_chars:
+            chars = min(chars, self._max_chars + 1 - self._judged_chars)
+        if self._frequency is not None:
+            chars = min(chars, self._frequency.floor - self._frequency.run)
+        return chars
+
+    def _judge(self) -> _Verdict | None:
+        """Let the rules read what waits, which holds a verdict only where patience has ended."""
+        verdict = None
+        text, self._waiting = self._waiting, ""
+        passed = chars_until_passed(self._max_chars, self._judged_chars, len(text))
         if passed is not None:
             text = text[:passed]
             verdict = _Verdict("length", f"more than {self._max_chars} characters written")
@@ -208,7 +241,7 @@ class _Reading:
             if stale is not None:
                 text = text[:stale]
                 copied = self._stretch.copied()
-                verdict = _Verdict("stretch", _tell(copied, self.chars + stale), copied)
+                verdict = _Verdict("stretch", _tell(copied, self._judged_chars + stale), copied)
         splitter = self._splitter
         pending, count = splitter.pending, splitter.count
         words = splitter.feed(text)
@@ -222,8 +255,12 @@ class _Reading:
                     "frequency",
                     f"{rule.offenders} words repeated across {rule.run} consecutive words",
                 )
-        self.chars += len(text)
-        self.fingerprint.feed(text)
+        self._judged_chars += len(text)
+        self._fingerprint.feed(text)
+        self._patience_chars = self._chars_to_trip()
+        self.suspected = (self._stretch is not None and self._stretch.suspected) or (
+            self._frequency is not None and self._frequency.suspected
+        )
         return verdict
 
 
@@ -277,7 +314,7 @@ class Detector:
 
     def fingerprint(self) -> bytes | None:
         """The reply's own, as far as it was read; None where no channel of it has one."""
-        digests = [reading.fingerprint.digest() for reading in self._readings.values()]
+        digests = [reading.fingerprint() for reading in self._readings.values()]
         if not any(digests):
             return None
         return b"".join(digest or b"" for digest in digests)
