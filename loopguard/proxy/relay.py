@@ -104,7 +104,11 @@ class LiveRelay:
         self.held_bytes += len(raw)
 
     def flush(self, detector: Detector) -> Awaitable[None] | None:
-        """The write that is due: none while the reply is suspected, or nothing of it is there."""
+        """Send on what waits, unless the reply is suspected or nothing of it is there.
+
+        Returns:
+            What to await before more is read: a caller that lags behind.
+        """
         if not self._waiting:
             return None
         early = not self._carries or detector.suspected
@@ -112,7 +116,7 @@ class LiveRelay:
             return None
         return self._send()
 
-    async def _send(self) -> None:
+    def _send(self) -> Awaitable[None] | None:
         if not self.committed:
             self._waiting.insert(0, self._figures.comment())
         data = b"".join(self._waiting)
@@ -120,7 +124,7 @@ class LiveRelay:
         self.held_bytes = 0
         self.committed = True
         self.last = self._newest
-        await self._caller.write(data, self._headers)
+        return self._caller.send(data, self._headers)
 
     @property
     def overfull(self) -> bool:
@@ -130,7 +134,9 @@ class LiveRelay:
     async def deliver(self) -> web.StreamResponse:
         """Send the rest and end the stream."""
         if self._waiting or not self.committed:
-            await self._send()
+            write = self._send()
+            if write is not None:
+                await write
         return await self._caller.close()
 
 

@@ -41,8 +41,11 @@ class RecordingCaller:
     def __init__(self) -> None:
         self.written = b""
 
-    async def write(self, piece: bytes, _headers: Iterable[tuple[str, str]] = ()) -> None:
+    def send(self, piece: bytes, _headers: Iterable[tuple[str, str]] = ()) -> None:
         self.written += piece
+
+    async def write(self, piece: bytes, _headers: Iterable[tuple[str, str]] = ()) -> None:
+        self.send(piece)
 
     async def close(self) -> None:
         """A recorded stream needs no end."""
