@@ -8,7 +8,15 @@ import openai
 import pytest
 
 from tests.end_to_end.conftest import Guard, Guarded
-from tests.end_to_end.raw_caller import STREAM, RawCaller, ask, asked, calling, turning_until
+from tests.end_to_end.raw_caller import (
+    STREAM,
+    RawCaller,
+    ask,
+    asked,
+    calling,
+    connected,
+    turning_until,
+)
 from tests.fake_openrouter import (
     DONE,
     PROCESSING,
@@ -93,6 +101,23 @@ async def test_deltas_leave_as_they_come(guarded: Guard) -> None:
             gate.set()
             await caller.whole()
         assert text_of(caller.body) == "The good answer."
+
+
+async def test_caller_without_chunks_gets_the_events_alone(guarded: Guard) -> None:
+    """A caller of HTTP/1.0 gets a body without chunks, and the connection's end for its end."""
+    gate = asyncio.Event()
+    async with (
+        guarded([[head(), *EVENTS[:2], wait(gate), *EVENTS[2:]]]) as ours,
+        connected(ours.loopguard.api_port) as caller,
+    ):
+        body = json.dumps(WITH_USAGE).encode()
+        line = "POST /v1/chat/completions HTTP/1.0\r\nX-Loopguard-Relay: live\r\n"
+        await caller.write(f"{line}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await caller._reader.readuntil(b"\r\n\r\n")
+        begun = await caller._reader.readuntil(b"The good")
+        gate.set()
+        (attempt,) = ours.fake.attempts
+        assert begun + await caller._reader.read() == GOOD.stream(attempt.generation_id)
 
 
 async def test_nothing_leaves_before_the_first_delta(guarded: Guard) -> None:
