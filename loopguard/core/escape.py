@@ -14,7 +14,7 @@ that step.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, assert_never
 
 from loopguard.core import json_text
 from loopguard.core.plan import read_object
@@ -76,6 +76,8 @@ class Escape:
                 request["repetition_penalty"] = self.repetition_penalty
             case "fallback_model":
                 request["model"] = self.fallback_model
+            case _:
+                assert_never(step)
 
 
 def _ignore(request: dict[str, Any], providers: Sequence[str]) -> None:

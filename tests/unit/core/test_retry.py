@@ -20,6 +20,7 @@ from loopguard.core.retry import (
     Tripped,
     conclude,
     decide,
+    identical,
 )
 from loopguard.errors import Draining, ModelResponseLoop, UpstreamTimeout, UpstreamUnusable
 
@@ -145,3 +146,16 @@ def test_what_needs_no_telling() -> None:
     """An exchange that has a reply, or whose caller left, is not asked what to tell."""
     with pytest.raises(AssertionError):
         conclude([Completed()])
+
+
+def test_identical_attempts_are_useless() -> None:
+    """An attempt that repeats an earlier one's text says that asking again is useless."""
+    one, other = (Tripped(TRIP.trip, 3065, 12261, mark) for mark in (b"one", b"other"))
+    assert identical([one, Stalled(1), one])
+    assert not identical([one, other])
+    assert not identical([TRIP, TRIP])  # they say too little to be told apart
+    assert not identical([one, Stalled(1)])
+    assert after(one, useless=True) == GiveUp()
+    error = conclude([one, one], useless=True)
+    assert isinstance(error, ModelResponseLoop)
+    assert error.message.endswith("identical, so asking again is useless")

@@ -289,3 +289,19 @@ def test_parsed_is_what_the_protocol_of_dialects_says() -> None:
     parser = chat.Parser()
     assert parser.parse(runs.SENTINEL) == Parsed([Done()], None)
     assert parser.parse(b'{"choices":[],"usage":{"prompt_tokens":1}}').usage_only
+
+
+def test_ready_verdict_is_the_finish() -> None:
+    """A provider's own word for a loop is the finish, under whichever name it comes."""
+    choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    for name in ("finish_reason", "native_finish_reason", "stop_reason"):
+        line = json.dumps({"choices": [choice | {name: "repetition_detected"}]}).encode()
+        assert events(line) == [Finish("repetition_detected")]
+
+
+def test_error_without_choices_after_content_fails_every_choice() -> None:
+    """An error that names no choice, after part of a reply, stands in every choice."""
+    error = {"code": 502, "message": "overloaded"}
+    lines = [chunk({"content": "part"}), json.dumps({"choices": [], "error": error}).encode()]
+    (choice,) = hold(lines).whole()["choices"]
+    assert (choice["finish_reason"], choice["error"]) == ("error", error)
