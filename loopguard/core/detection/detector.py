@@ -3,8 +3,8 @@
 A verdict is reached at a character of the text and does not depend on the pieces that the text came
 in. Where two rules would trip inside one piece, the earlier character decides; at the same
 character the frequency rule speaks first, the length backstop last. Of a tool call's arguments the
-unescaped text is read, and counted. A trip is absorbing: the detector
-has one verdict for one reply, and a further attempt gets a detector of its own.
+unescaped text is read, and counted. A trip is absorbing: the detector has one verdict for one
+reply, and a further attempt gets a detector of its own.
 """
 
 from dataclasses import dataclass, field, replace

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
-from loopguard.core.dialects.fields import Json, expect, index_of, string_of
+from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
 from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
@@ -34,7 +34,6 @@ from loopguard.core.events import (
     Seen,
     TextDelta,
     UpstreamFault,
-    Usage,
 )
 from loopguard.core.plan import Plan, asked_in, asked_stream, plan_of, read_object
 from loopguard.core.retry import Refused
@@ -115,7 +114,7 @@ class ChunkParser:
                 self._finished.add(index)
                 events.append(Finish(_ready_verdict(choice) or reason, index))
         if usage := chunk.get("usage"):
-            events.append(_read_usage(usage))
+            events.append(usage_of(usage, ("prompt_tokens",), "completion_tokens"))
         if error:
             events.append(read_fault(error))
         return events
@@ -127,15 +126,6 @@ def _ready_verdict(choice: Json) -> str | None:
         if isinstance(reason, str) and reason in READY_VERDICTS:
             return reason
     return None
-
-
-def _read_usage(usage: Json) -> Usage:
-    cost = usage.get("cost")
-    return Usage(
-        int(usage.get("prompt_tokens") or 0),
-        int(usage.get("completion_tokens") or 0),
-        float(cost) if cost is not None else None,
-    )
 
 
 class Parser:
@@ -205,32 +195,16 @@ _Place: TypeAlias = tuple[int, int | None]
 _WHOLE_PARTS = ("annotations", "images", "audio", "function_call")
 
 
-class Held:
+class Held(runs.HeldRuns):
     """Keeps one reply until it has completed, at little more than the size of its text."""
 
-    def __init__(self) -> None:
-        self._runs = runs.Runs()
-
-    @property
-    def size_bytes(self) -> int:
-        """What is kept, in bytes."""
-        return self._runs.size_bytes
-
-    def add(self, block: sse.Block, parsed: Parsed) -> None:
-        """Keep one data line. Its chunk is taken apart and must not be read afterwards."""
-        if parsed.only_text and self._runs.extend(parsed.only_text):
-            return
-        chunk = json_text.loads(block.data or b"") if parsed.only_text else parsed.chunk
+    def _add(self, block: sse.Block, chunk: Json | None) -> None:
         place = None if chunk is None else _place(chunk)
         if chunk is None or place is None:
             self._runs.keep(block)
         else:
             pieces = list(_take_texts(chunk["choices"][0]))
             self._runs.merge(place, chunk, pieces, block.event)
-
-    def stream(self) -> Iterator[bytes]:
-        """The reply as a stream of few events, framed; the sentinel only if it came."""
-        return self._runs.stream()
 
     def whole(self) -> Json:
         """The reply as the object that the upstream answers without a stream."""

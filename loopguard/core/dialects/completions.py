@@ -5,7 +5,7 @@ The wire is chat's but for its choices, which carry ``text`` where chat has a de
 is no tool and so no channel of arguments; a reasoning model's thinking comes as ``reasoning``.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from loopguard.core import json_text, sse
@@ -72,22 +72,10 @@ def _read_choice(choice: Json, index: int, events: list[Event]) -> None:
         events.append(ReasoningDelta(text, index))
 
 
-class Held:
+class Held(runs.HeldRuns):
     """Keeps one reply until it has completed, at little more than the size of its text."""
 
-    def __init__(self) -> None:
-        self._runs = runs.Runs()
-
-    @property
-    def size_bytes(self) -> int:
-        """What is kept, in bytes."""
-        return self._runs.size_bytes
-
-    def add(self, block: sse.Block, parsed: Parsed) -> None:
-        """Keep one data line. Its chunk is taken apart and must not be read afterwards."""
-        if parsed.only_text and self._runs.extend(parsed.only_text):
-            return
-        chunk = json_text.loads(block.data or b"") if parsed.only_text else parsed.chunk
+    def _add(self, block: sse.Block, chunk: Json | None) -> None:
         if chunk is None or not _is_text(chunk):
             self._runs.keep(block)
             return
@@ -104,10 +92,6 @@ class Held:
             if logprobs[name]
         ]
         self._runs.merge(index_of(choice), chunk, pieces, block.event)
-
-    def stream(self) -> Iterator[bytes]:
-        """The reply as a stream of few events, framed; the sentinel only if it came."""
-        return self._runs.stream()
 
     def whole(self) -> Json:
         """The reply as the object that the upstream answers without a stream."""

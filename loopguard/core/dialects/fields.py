@@ -1,6 +1,9 @@
 """Fields of a chunk, taken as the kinds that holding and assembling rely on."""
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias, TypeVar
+
+from loopguard.core.events import Usage
 
 Json: TypeAlias = dict[str, Any]
 """One object of a wire."""
@@ -35,3 +38,22 @@ def index_of(holder: Json, name: str = "index") -> int | None:
         TypeError: it is no whole number.
     """
     return expect(holder.get(name), int)
+
+
+def usage_of(usage: Json, prompt: Iterable[str], completion: str) -> Usage:
+    """What the upstream counted.
+
+    Args:
+        usage: its object.
+        prompt: the fields whose sum is the prompt's tokens.
+        completion: the field of the completion's.
+
+    Raises:
+        TypeError, ValueError: a figure is no number.
+    """
+    cost = usage.get("cost")
+    return Usage(
+        sum(int(usage.get(name) or 0) for name in prompt),
+        int(usage.get(completion) or 0),
+        float(cost) if cost is not None else None,
+    )

@@ -24,7 +24,7 @@ from contextlib import suppress
 from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
-from loopguard.core.dialects.fields import Json, expect, index_of, string_of
+from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
 from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
@@ -145,12 +145,7 @@ class Parser:
     def _count(self, usage: Json) -> Usage:
         known = self._usage = _merge_usage(self._usage or {}, usage)
         prompt = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-        cost = known.get("cost")
-        return Usage(
-            sum(int(known.get(name) or 0) for name in prompt),
-            int(known.get("output_tokens") or 0),
-            float(cost) if cost is not None else None,
-        )
+        return usage_of(known, prompt, "output_tokens")
 
 
 def _merge_usage(known: Json, usage: Json) -> Json:
@@ -189,34 +184,19 @@ def _read_delta(delta: Json, index: int) -> Iterator[Event]:
             yield TextDelta(text)
 
 
-class Held:
+class Held(runs.HeldRuns):
     """Keeps one reply until it has completed, at little more than the size of its text."""
 
-    def __init__(self) -> None:
-        self._runs = runs.Runs()
-
-    @property
-    def size_bytes(self) -> int:
-        """What is kept, in bytes."""
-        return self._runs.size_bytes
-
-    def add(self, block: sse.Block, parsed: Parsed) -> None:
-        """Keep one event. Its chunk is taken apart and must not be read afterwards."""
-        if parsed.only_text and self._runs.extend(parsed.only_text):
-            return
-        chunk = json_text.loads(block.data or b"") if parsed.only_text else parsed.chunk or {}
+    def _add(self, block: sse.Block, chunk: Json | None) -> None:
+        chunk = chunk or {}
         delta = chunk.get("delta") or {}
         if chunk.get("type") == "content_block_delta" and delta.get("type") in _DELTAS:
             place = chunk.get("index"), delta["type"]
             name = _DELTAS[delta["type"]]
             pieces = [runs.take_text(delta, name, ("delta", name))] if delta.get(name) else []
             self._runs.merge(place, chunk, pieces, block.event)
-        elif chunk or parsed.events:
+        elif chunk or block.data == runs.SENTINEL:
             self._runs.keep(block)
-
-    def stream(self) -> Iterator[bytes]:
-        """The reply as a stream of few events, framed; the sentinel only if it came."""
-        return self._runs.stream()
 
     def whole(self) -> Json:
         """The reply as the object that the upstream answers without a stream."""

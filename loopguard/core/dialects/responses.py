@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
-from loopguard.core.dialects.fields import Json, expect, index_of, string_of
+from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     ArgumentsDelta,
@@ -44,7 +44,6 @@ from loopguard.core.events import (
     Seen,
     TextDelta,
     UpstreamFault,
-    Usage,
 )
 from loopguard.core.plan import Plan, asked_in, plan_stream, text_of
 from loopguard.core.retry import Refused
@@ -132,7 +131,7 @@ class Parser:
                 for index, item in enumerate(output):
                     events += self._item(item, index)
             if usage := response.get("usage"):
-                events.append(_read_usage(usage))
+                events.append(usage_of(usage, ("input_tokens",), "output_tokens"))
             reason = (response.get("incomplete_details") or {}).get("reason")
             events.append(Finish(reason or "completed"))
         elif kind.endswith(".delta"):
@@ -217,30 +216,15 @@ def _text_event(channel: Channel, text: str, index: int) -> Event:
     return ReasoningDelta(text) if channel == "reasoning" else ArgumentsDelta(text, call=index)
 
 
-def _read_usage(usage: Json) -> Usage:
-    cost = usage.get("cost")
-    return Usage(
-        int(usage.get("input_tokens") or 0),
-        int(usage.get("output_tokens") or 0),
-        float(cost) if cost is not None else None,
-    )
-
-
-class Held:
+class Held(runs.HeldRuns):
     """Keeps one reply until it has completed."""
 
     def __init__(self) -> None:
-        self._runs = runs.Runs()
+        super().__init__()
         self._ending = b""
 
-    @property
-    def size_bytes(self) -> int:
-        """What is kept, in bytes."""
-        return self._runs.size_bytes
-
-    def add(self, block: sse.Block, parsed: Parsed) -> None:
-        """Keep one event. Its chunk is taken apart and must not be read afterwards."""
-        chunk = parsed.chunk or {}
+    def _add(self, block: sse.Block, chunk: Json | None) -> None:
+        chunk = chunk or {}
         kind = chunk.get("type") or ""
         if kind.endswith(".delta") and isinstance(chunk.get("delta"), str) and "audio" not in kind:
             place = _place(chunk)

@@ -7,6 +7,7 @@ kilobytes. Events of different places (choices, tool calls, parts) may interleav
 an open run of its own. An event that is more than text ends the open runs and is kept as it came.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,6 +15,7 @@ import orjson
 
 from loopguard.core import json_text, sse
 from loopguard.core.dialects.fields import Json
+from loopguard.core.events import Parsed
 
 SENTINEL = b"[DONE]"
 """The data that ends a stream, on the wires that have it; it is kept like any event."""
@@ -204,3 +206,30 @@ class _Run:
                 node = node[step]
             node[name] = value_of(opening + inside + closing)
         return self._frame
+
+
+class HeldRuns(ABC):
+    """What keeping a reply has in common on every wire: it costs little more than its text."""
+
+    def __init__(self) -> None:
+        self._runs = Runs()
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept, in bytes."""
+        return self._runs.size_bytes
+
+    def add(self, block: sse.Block, parsed: Parsed) -> None:
+        """Keep one event. Its chunk is taken apart and must not be read afterwards."""
+        if not parsed.only_text:
+            self._add(block, parsed.chunk)
+        elif not self._runs.extend(parsed.only_text):
+            self._add(block, json_text.loads(block.data or b""))
+
+    @abstractmethod
+    def _add(self, block: sse.Block, chunk: Json | None) -> None:
+        """Keep one event that does more than repeat the frame of the one before it."""
+
+    def stream(self) -> Iterator[bytes]:
+        """The reply as a stream of few events, framed; the sentinel only if it came."""
+        return self._runs.stream()
