@@ -28,11 +28,17 @@ _FIRST_DELTA_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 _OWN_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1)
 """Milliseconds are usual; what stands above 0.1 s is a fault of loopguard's own."""
 
+_STALL_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+"""Around the few milliseconds that are usual, and up to what every caller would notice."""
+
 _LOOK_UP_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """From an answer of a near upstream to the time-out of a look-up."""
 
 _ATTEMPTS_BUCKETS = (1, 2, 3, 4, 6, 8, 12)
 """Each number up to the shipped ``max_attempts``, then budgets that an operator raised."""
+
+_REPLIED = frozenset({"completed", "looped"})
+"""How an attempt ends whose model has written something for certain."""
 
 
 class Metrics:
@@ -51,6 +57,18 @@ class Metrics:
         )
         self._attempts = Counter(
             "loopguard_attempts", "Upstream requests that ended.", ended, registry=registry
+        )
+        self._model_attempts = Counter(
+            "loopguard_model_attempts",
+            "Upstream requests that ended, by the model that the caller asked for.",
+            ("profile", "model", "outcome"),
+            registry=registry,
+        )
+        self._refusals = Counter(
+            "loopguard_refusals",
+            "Requests that became no exchange and were answered with an error, by its name.",
+            ("reason",),
+            registry=registry,
         )
         self._loop_aborts = Counter(
             "loopguard_loop_aborts",
@@ -120,11 +138,20 @@ class Metrics:
             "The longest time that the event loop did not turn, since the start.",
             registry=registry,
         )
+        self._stalls_s = Histogram(
+            "loopguard_event_loop_stall_seconds",
+            "How late the event loop turned, measured 20 times a second.",
+            buckets=_STALL_BUCKETS_S,
+            registry=registry,
+        )
         self._kept_usd = Counter(
             "loopguard_kept_cost_usd",
             "What replies cost that were kept, by their own usage.",
             looped,
             registry=registry,
+        )
+        self._kept_tokens = Counter(
+            "loopguard_kept_tokens", "Completion tokens of the same.", looped, registry=registry
         )
         self._abandoned_usd = Counter(
             "loopguard_abandoned_cost_usd",
@@ -203,9 +230,22 @@ class Metrics:
         self._exchange_attempts.labels(dialect, profile).observe(attempts)
         self._own_s.labels(dialect, profile).observe(own_time_s)
 
-    def attempt_ended(self, dialect: str, profile: str, outcome: str) -> None:
-        """An upstream request ended."""
+    def attempt_ended(self, dialect: str, profile: str, model: str | None, outcome: str) -> None:
+        """An upstream request ended.
+
+        A model that has never replied gets no series of its own: anyone can make names up, and
+        the upstream refuses them.
+        """
         self._attempts.labels(dialect, profile, outcome).inc()
+        replied = outcome in _REPLIED
+        counted = self._counted(model) if replied or model in self._models else OTHER_MODELS
+        self._model_attempts.labels(profile, counted, outcome).inc()
+        if replied:
+            self._begin_loop_series(profile, counted)
+
+    def request_refused(self, reason: str) -> None:
+        """A request that became no exchange was answered with the error of this name."""
+        self._refusals.labels(reason).inc()
 
     def first_delta(self, dialect: str, profile: str, wait_s: float) -> None:
         """The first delta of an attempt came, so many seconds after its request."""
@@ -241,14 +281,19 @@ class Metrics:
         self._held_bytes.set_function(held_bytes)
 
     def stalled_loop(self, stall_s: float) -> None:
-        """The event loop did not turn for so many seconds; the longest such time is kept."""
+        """The event loop turned so many seconds late; the longest such time is kept as well."""
+        self._stalls_s.observe(stall_s)
         if stall_s > self._longest_stall_s:
             self._longest_stall_s = stall_s
             self._stall_s.set(stall_s)
 
-    def reply_kept(self, profile: str, model: str, cost_usd: Decimal) -> None:
-        """A reply was kept whose usage says what it cost."""
-        self._kept_usd.labels(profile, self._counted(model)).inc(float(cost_usd))
+    def reply_kept(
+        self, profile: str, model: str, cost_usd: Decimal | None, tokens: int | None
+    ) -> None:
+        """A reply was kept whose usage says what it cost, how many tokens it has, or both."""
+        labels = (profile, self._counted(model))
+        self._kept_usd.labels(*labels).inc(float(cost_usd or 0))
+        self._kept_tokens.labels(*labels).inc(tokens or 0)
 
     def generation_priced(
         self, profile: str, model: str, reason: str, cost_usd: Decimal, tokens: int
@@ -291,6 +336,15 @@ class Metrics:
     def exposition(self) -> bytes:
         """All series of the registry in Prometheus' text format, version 0.0.4."""
         return generate_latest(self._registry)
+
+    def _begin_loop_series(self, profile: str, model: str) -> None:
+        """Show zeros before the first loop: a rate misses the first value of a new series."""
+        looped = (profile, model)
+        self._model_attempts.labels(*looped, "looped")
+        for counter in (self._loop_abort_words, self._loop_abort_chars, self._loop_exhausted):
+            counter.labels(*looped)
+        for counter in (self._abandoned_usd, self._abandoned_tokens):
+            counter.labels(*looped, "looped")
 
     def _counted(self, model: str | None) -> str:
         """The name that a model is counted under; None is a request that names none."""

@@ -119,8 +119,8 @@ class Ledger:
 
     def record_exchange(self, row: ExchangeRow) -> None:
         """Take the row of an exchange that has ended; it is written within a second."""
-        if row.cost_usd is not None:
-            self._metrics.reply_kept(row.profile, row.model, row.cost_usd)
+        if row.cost_usd is not None or row.completion_tokens is not None:
+            self._metrics.reply_kept(row.profile, row.model, row.cost_usd, row.completion_tokens)
         self._writer.put_exchange(_columns(asdict(row)) | {"at_s": int(self._clock())})
 
     async def claim(self, fingerprints: Collection[str], run: str | None = None) -> Claim | None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from loopguard.errors import LoopguardError
 from loopguard.metrics import Metrics
 from loopguard.proxy.record import AttemptRecord, ExchangeRecord
 
@@ -30,7 +31,7 @@ class Report:
     def attempt_ended(self, exchange: ExchangeRecord, attempt: AttemptRecord) -> None:
         """An attempt has ended; what it discarded is counted at once."""
         metrics = self._metrics
-        metrics.attempt_ended(exchange.dialect, exchange.profile, attempt.outcome)
+        metrics.attempt_ended(exchange.dialect, exchange.profile, exchange.model, attempt.outcome)
         if attempt.first_delta_s is not None:
             metrics.first_delta(exchange.dialect, exchange.profile, attempt.first_delta_s)
         if attempt.rule is not None and attempt.channel is not None:
@@ -50,6 +51,10 @@ class Report:
     def loop_memory_refused(self) -> None:
         """A request was refused because it has looped lately."""
         self._metrics.loop_memory_refused()
+
+    def request_refused(self, error: LoopguardError) -> None:
+        """A request that became no exchange was answered with an error."""
+        self._metrics.request_refused(error.error_type)
 
     def own_fault(self) -> None:
         """A fault of loopguard's own, told where its exception is handled."""

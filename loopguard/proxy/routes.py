@@ -96,6 +96,7 @@ class Routes:
         except Exception:  # noqa: BLE001 - the caller is told, in the API's shape
             self._shared.report.own_fault()
             refusal = InternalFault("loopguard has failed on this request")
+        self._shared.report.request_refused(refusal)
         return error_response(refusal, _spoken(request).error_body(refusal))
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

@@ -64,6 +64,17 @@ async def test_token_buys_the_operators_key(
         assert "t0ken" not in str(request.headers)
 
 
+async def test_refused_requests_are_counted(guarded: Guard) -> None:
+    """Requests that become no exchange are counted, and only those."""
+    async with guarded([GOOD], **KEYS) as ours:
+        await ask(ours, headers=bearer("t0ken-c"))
+        await ask(ours, headers=bearer("t0ken-a"), path="/nowhere")
+        await ask(ours, headers=bearer("t0ken-a"))
+        counted = await metrics(ours.admin)
+    assert counted["loopguard_refusals_total"] == 2
+    assert counted["loopguard_exchanges_total"] == 1
+
+
 @pytest.mark.parametrize("path", [CHAT, "/v1/models", "/nowhere"])
 @pytest.mark.parametrize(
     "headers",

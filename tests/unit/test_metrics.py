@@ -59,13 +59,51 @@ def test_exchange(scraped):
 def test_attempt(scraped):
     """An attempt is counted by its ending, and its first delta is timed."""
     scraped.metrics.first_delta("chat", "default", 0.7)
-    scraped.metrics.attempt_ended("chat", "default", "tripped")
-    scraped.metrics.attempt_ended("chat", "default", "completed")
+    scraped.metrics.attempt_ended("chat", "default", "a/b", "looped")
+    scraped.metrics.attempt_ended("chat", "default", "a/b", "completed")
 
-    served = {"dialect": "chat", "profile": "default"}
-    assert scraped.value("loopguard_attempts_total", **served, outcome="tripped") == 1
-    assert scraped.value("loopguard_attempts_total", **served, outcome="completed") == 1
-    assert scraped.value("loopguard_first_delta_seconds_sum", **served) == 0.7
+    for name, labels in (
+        ("loopguard_attempts_total", {"dialect": "chat", "profile": "default"}),
+        ("loopguard_model_attempts_total", {"model": "a/b", "profile": "default"}),
+    ):
+        assert scraped.value(name, **labels, outcome="looped") == 1
+        assert scraped.value(name, **labels, outcome="completed") == 1
+    assert (
+        scraped.value("loopguard_first_delta_seconds_sum", dialect="chat", profile="default") == 0.7
+    )
+
+
+def test_zeros_before_the_first_loop(scraped):
+    """A model that has replied shows zeros for what loops add to, so that a rate sees the first."""
+    scraped.metrics.attempt_ended("chat", "p", "a/b", "completed")
+
+    looped = {"profile": "p", "model": "a/b"}
+    assert scraped.value("loopguard_model_attempts_total", **looped, outcome="looped") == 0
+    for name in ("loop_abort_words", "loop_abort_chars", "loop_exhausted"):
+        assert scraped.value(f"loopguard_{name}_total", **looped) == 0
+    for name in ("abandoned_cost_usd", "abandoned_tokens"):
+        assert scraped.value(f"loopguard_{name}_total", **looped, reason="looped") == 0
+
+
+def test_made_up_models(scraped):
+    """Models that the upstream refuses get no series of their own, and use up no names."""
+    attempts = "loopguard_model_attempts_total"
+    for number in range(MAX_MODELS):
+        scraped.metrics.attempt_ended("chat", "p", f"made/up{number}", "refused")
+    scraped.metrics.attempt_ended("chat", "p", "a/b", "completed")
+    scraped.metrics.attempt_ended("chat", "p", "a/b", "refused")
+
+    other = {"profile": "p", "model": "other", "outcome": "refused"}
+    assert scraped.value(attempts, **other) == MAX_MODELS
+    assert scraped.value(attempts, profile="p", model="a/b", outcome="refused") == 1
+
+
+def test_refusals(scraped):
+    """A request that became no exchange is counted by the name of its error."""
+    scraped.metrics.request_refused("authentication")
+    scraped.metrics.request_refused("authentication")
+
+    assert scraped.value("loopguard_refusals_total", reason="authentication") == 2
 
 
 def test_loops(scraped):
@@ -97,10 +135,12 @@ def test_gauges(scraped):
 
 
 def test_longest_stall(scraped):
-    """Of the stalls of the event loop the longest is kept."""
+    """The stalls of the event loop are observed, and the longest is kept."""
     for stall_s in (0.002, 0.5, 0.1):
         scraped.metrics.stalled_loop(stall_s)
 
+    assert scraped.value("loopguard_event_loop_stall_seconds_bucket", le="0.25") == 2
+    assert scraped.value("loopguard_event_loop_stall_seconds_bucket", le="0.5") == 3
     assert scraped.value("loopguard_event_loop_longest_stall_seconds") == 0.5
 
 
@@ -143,11 +183,13 @@ def test_registries_apart():
 
 
 def test_kept(scraped):
-    """What kept replies cost is summed by profile and model."""
-    scraped.metrics.reply_kept("default", "vendor/model", Decimal("0.25"))
-    scraped.metrics.reply_kept("default", "vendor/model", Decimal("0.5"))
+    """What kept replies cost and wrote is summed by profile and model, as far as it is told."""
+    scraped.metrics.reply_kept("default", "vendor/model", Decimal("0.25"), None)
+    scraped.metrics.reply_kept("default", "vendor/model", Decimal("0.5"), 40)
+    scraped.metrics.reply_kept("default", "vendor/model", None, 2)
     labels = {"profile": "default", "model": "vendor/model"}
     assert scraped.value("loopguard_kept_cost_usd_total", **labels) == 0.75
+    assert scraped.value("loopguard_kept_tokens_total", **labels) == 42
 
 
 def test_abandoned(scraped):
