@@ -173,11 +173,12 @@ class Loopguard:
             settings.upstream.connect_timeout_s,
             self._metrics,
         )
+        self._report = Report(self._metrics, time.time, self._on_exchange)
         shared = Shared(
             upstream=self._upstream,
             policy=settings.retry,
             loop_memory=LoopMemory(settings.loop_memory.ttl_s, time.monotonic),
-            report=Report(self._metrics, self._on_exchange),
+            report=self._report,
             accounts=Accounts(books.ledger, books.keys),
             first_delta_timeout_s=settings.upstream.first_delta_timeout_s,
             keepalive_s=server.keepalive_s,

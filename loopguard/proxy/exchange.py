@@ -44,6 +44,7 @@ from loopguard.proxy.loop_memory import LoopMemory, digest
 from loopguard.proxy.record import AttemptRecord, ExchangeRecord, outcome_name
 from loopguard.proxy.relay import HeldRelay, LiveRelay
 from loopguard.proxy.report import Report
+from loopguard.proxy.sight import Sight, State
 from loopguard.proxy.upstream import Upstream
 
 # A reply that completes at the last moment has so long to leave. Who does not take it by then is
@@ -95,6 +96,10 @@ class Exchange:
         dialect: of the path.
         profile: how it is served.
         relay: ``hold`` or ``live``, for a caller that asked for a stream.
+
+    Attributes:
+        record: what is kept of it.
+        began_at: when the request came, on the loop's clock.
     """
 
     def __init__(
@@ -119,11 +124,13 @@ class Exchange:
         self._outcomes: list[Outcome] = []
         self._clocks: Clocks | None = None
         self._attempt: Attempt | None = None
+        self._number = 0
         self._body = plan.body
         self._useless_steps: list[Step] = []
         self._floor_factor = floor_factor(plan.asked) if profile.request_gate else 1.0
         self._draining = False
-        self._ends_at = asyncio.get_running_loop().time() + shared.policy.exchange_timeout_s
+        self.began_at = asyncio.get_running_loop().time()
+        self._ends_at = self.began_at + shared.policy.exchange_timeout_s
         self.record = ExchangeRecord(
             exchange=_new_id(shared.wall_clock()),
             dialect=dialect.NAME,
@@ -143,6 +150,37 @@ class Exchange:
     def _committed(self) -> bool:
         """Whether a byte of a reply has reached the caller."""
         return self._attempt is not None and self._attempt.relay.committed
+
+    @property
+    def suspected(self) -> bool:
+        """Whether a trip of the last attempt may be near."""
+        return self._attempt is not None and self._attempt.detector.suspected
+
+    def sight(self) -> Sight:
+        """What an operator sees of it now."""
+        detector = None if self._attempt is None else self._attempt.detector
+        return Sight(
+            exchange=self.record.exchange,
+            model=self.record.model,
+            profile=self.record.profile,
+            dialect=self.record.dialect,
+            run=self.record.run,
+            attempt=max(1, self._number),
+            elapsed_s=asyncio.get_running_loop().time() - self.began_at,
+            state=self._state(),
+            chars=0 if detector is None else detector.chars,
+            levels={} if detector is None else detector.levels(),
+        )
+
+    def _state(self) -> State:
+        attempt, ended = self._attempt, self.record.attempts
+        if len(ended) == self._number and ended:
+            return "delivering" if ended[-1].outcome == "completed" else "waiting"
+        if attempt is None or attempt.first_delta_s is None:
+            return "asking"
+        if attempt.detector.suspected:
+            return "suspected"
+        return "streaming" if self._live else "holding"
 
     def drain(self) -> None:
         """End the exchange: this process cannot wait any longer."""
@@ -211,6 +249,7 @@ class Exchange:
 
     def _new_attempt(self, number: int) -> Attempt:
         shared = self._shared
+        self._number = number
         figures = replace(self.record.figures(), attempts=number)
         relay = (
             LiveRelay(self._caller, self._plan, figures, shared.max_held_bytes)

@@ -1,11 +1,16 @@
 """Tells metrics and the log what has happened."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 from loopguard.errors import LoopguardError
 from loopguard.metrics import Metrics
 from loopguard.proxy.record import AttemptRecord, ExchangeRecord
+from loopguard.proxy.sight import DiscardedReply
+
+LATEST_REPLIES = 200
+"""Of a kilobyte each at the most; what is older is the ledger's alone."""
 
 _log = logging.getLogger("loopguard")
 
@@ -15,14 +20,23 @@ class Report:
 
     Args:
         metrics: what is counted.
+        wall_clock: seconds since 1970.
         on_exchange: further readers of the records of ended exchanges.
+
+    Attributes:
+        discarded: the latest replies that tripped, the newest last.
     """
 
     def __init__(
-        self, metrics: Metrics, on_exchange: Callable[[ExchangeRecord], None] | None = None
+        self,
+        metrics: Metrics,
+        wall_clock: Callable[[], float],
+        on_exchange: Callable[[ExchangeRecord], None] | None = None,
     ) -> None:
         self._metrics = metrics
+        self._wall_clock = wall_clock
         self._on_exchange = on_exchange
+        self.discarded: deque[DiscardedReply] = deque(maxlen=LATEST_REPLIES)
 
     def exchange_began(self) -> None:
         """An exchange has begun."""
@@ -42,6 +56,21 @@ class Report:
                 attempt.channel,
                 attempt.words,
                 attempt.chars,
+            )
+            self.discarded.append(
+                DiscardedReply(
+                    exchange=exchange.exchange,
+                    attempt=attempt.attempt,
+                    at_s=self._wall_clock(),
+                    model=exchange.model,
+                    profile=exchange.profile,
+                    rule=attempt.rule,
+                    channel=attempt.channel,
+                    words=attempt.words,
+                    chars=attempt.chars,
+                    sentence=attempt.trip or "",
+                    sample=attempt.sample,
+                )
             )
 
     def loops_exhausted(self, exchange: ExchangeRecord) -> None:

@@ -101,7 +101,7 @@ class Level(NamedTuple):
     """How near a rule is to its floor, in the rule's own unit.
 
     Attributes:
-        now: where it stands, on the channel that came nearest.
+        now: where it stands, on the channel that is nearest.
         peak: the highest it stood there.
         floor: where it trips.
     """
@@ -320,12 +320,16 @@ class Detector:
         return b"".join(digest or b"" for digest in digests)
 
     def levels(self) -> dict[Rule, Level]:
-        """Each armed rule that has read something, and how near it came to its floor."""
+        """Each armed rule that has read something, and how near it is to its floor."""
         levels: dict[Rule, Level] = {}
         for reading in self._readings.values():
             for rule, level in reading.levels().items():
-                if rule not in levels or level.peak > levels[rule].peak:
+                if rule not in levels or level.now > levels[rule].now:
                     levels[rule] = level
+        if self._calls:
+            # How many there were in a row before is not kept.
+            run = max(calls.run for calls in self._calls.values())
+            levels["calls"] = Level(run, run, self._detection.max_identical_calls + 1)
         return levels
 
     def begin_call(self, name: str, choice: int = 0, call: int = 0) -> Trip | None:

@@ -238,7 +238,7 @@ def test_a_request_for_repetition_raises_both_floors() -> None:
 
 
 def test_levels_say_how_near_each_rule_came() -> None:
-    """Each armed rule tells its level, its peak and its floor, on the channel that came nearest."""
+    """Each armed rule tells its level, its peak and its floor, on the channel that is nearest."""
     detector = Detector(BOTH)
     detector.feed("content", "void 0; " * 100)
     detector.feed("arguments", "Let me see. " * 50)
@@ -254,6 +254,25 @@ def test_levels_say_how_near_each_rule_came() -> None:
     alone = Detector(ARMED)
     alone.feed("content", "void 0; ")
     assert alone.levels().keys() == {"frequency", "length"}
+
+
+def test_a_channel_that_has_recovered_hides_no_other() -> None:
+    """Of two channels the one that is nearer now is told, not the one that once was."""
+    detector = Detector(STRETCH)
+    detector.feed("arguments", "Let me see. " * 100)
+    detector.feed("arguments", " ".join(f"Then came the {n * 7919}th of them," for n in range(400)))
+    once = detector.levels()["stretch"]
+    detector.feed("content", "Let me see. " * 70)
+    assert once.now < detector.levels()["stretch"].now < once.peak
+
+
+def test_identical_calls_have_a_level() -> None:
+    """The calls rule's level is the whole identical calls in a row, on the choice with the most."""
+    detector = Detector(replace(DISARMED, max_identical_calls=16))
+    for call in range(5):
+        detector.begin_call("look", 0, call)
+    detector.begin_call("look", 1, 0)
+    assert detector.levels() == {"calls": Level(now=4, peak=4, floor=17)}
 
 
 def test_nothing_is_kept_before_a_reply_has_begun() -> None:

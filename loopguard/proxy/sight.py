@@ -1,0 +1,68 @@
+"""What an operator sees of the exchanges that run and of the replies discarded lately."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from loopguard.core.detection.detector import Level, Rule
+
+State: TypeAlias = Literal[
+    "asking",  # no delta has come yet
+    "streaming",  # deltas leave as they come
+    "holding",  # the reply is kept until it is complete
+    "suspected",  # a trip may be near
+    "waiting",  # to ask again
+    "delivering",  # the reply is complete and on its way to the caller
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One exchange that runs, at one moment.
+
+    Attributes:
+        exchange: its id.
+        model: as the caller asked for it.
+        attempt: the number of the last attempt, from 1.
+        elapsed_s: since the request came.
+        chars: read of the last attempt's reply, all channels.
+        levels: of each rule that has read something of that reply.
+    """
+
+    exchange: str
+    model: str | None
+    profile: str
+    dialect: str
+    run: str | None
+    attempt: int
+    elapsed_s: float
+    state: State
+    chars: int
+    levels: Mapping[Rule, Level]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardedReply:
+    """A reply that tripped: what the ledger keeps of it, and what it does not.
+
+    Attributes:
+        exchange: with ``attempt`` it names the ledger's entry.
+        at_s: when, seconds since 1970.
+        model: as the caller asked for it.
+        words: read of it, all channels.
+        chars: likewise.
+        sentence: the trip's.
+        sample: a piece of what repeated, where the profile allows it.
+    """
+
+    exchange: str
+    attempt: int
+    at_s: float
+    model: str | None
+    profile: str
+    rule: str
+    channel: str
+    words: int
+    chars: int
+    sentence: str
+    sample: str | None

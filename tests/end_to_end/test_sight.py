@@ -1,0 +1,75 @@
+"""What an operator sees of an exchange while it runs, and of the replies discarded lately."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from loopguard.proxy.sight import Sight
+from tests.end_to_end.conftest import Guard, Guarded
+from tests.end_to_end.raw_caller import REQUEST
+from tests.fake_openrouter import Reply, head, loop, wait
+
+PROSE = "It was a day like others, and nobody had thought of rain. "
+
+
+async def seen(ours: Guarded, found: Callable[[Sight], bool]) -> Sight:
+    """The sight of the only exchange, once it is as expected."""
+    async with asyncio.timeout(10):
+        while True:
+            for exchange in ours.loopguard._routes.exchanges:
+                sight = exchange.sight()
+                if found(sight):
+                    return sight
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(("relay", "state"), [("hold", "holding"), ("live", "streaming")])
+async def test_an_exchange_is_seen_from_its_request_to_its_end(
+    guarded: Guard, relay: str, state: str
+) -> None:
+    """It asks, its reply is held or streamed, it is gone once it has been answered."""
+    asked, written = asyncio.Event(), asyncio.Event()
+    events = list(Reply(PROSE, comments=0).events())
+    answer = [head(), wait(asked), *events[:5], wait(written), *events[5:]]
+    async with guarded([answer]) as ours, ours.client() as client:
+        reading = asyncio.create_task(
+            client.chat.completions.create(
+                **REQUEST, stream=True, extra_headers={"X-Loopguard-Relay": relay}
+            )
+        )
+        sight = await seen(ours, lambda sight: sight.state == "asking")
+        assert (sight.model, sight.profile, sight.dialect) == ("m/x", "default", "chat")
+        assert (sight.attempt, sight.chars, sight.levels) == (1, 0, {})
+        asked.set()
+        sight = await seen(ours, lambda sight: sight.state == state)
+        assert 0 < sight.chars < len(PROSE)
+        assert sight.levels.keys() == {"frequency", "stretch", "length"}
+        assert sight.elapsed_s > 0
+        written.set()
+        async for _ in await reading:
+            pass
+        assert not ours.loopguard._routes.exchanges
+
+
+async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> None:
+    """Near its floor a reply is suspected; after the trip its exchange waits to ask again."""
+    near, far = asyncio.Event(), asyncio.Event()
+    events = list(loop(chars=20_000, delta_chars=500).events())
+    answer = [head(), *events[:7], wait(near), *events[7:]]
+    good = [head(), wait(far), *Reply("Good.").events()]
+    waits = {"retry__initial_wait_s": "86400", "retry__max_wait_s": "86400"}
+    async with guarded([answer, good], **waits) as ours, ours.client() as client:
+        reading = asyncio.create_task(client.chat.completions.create(**REQUEST))
+        sight = await seen(ours, lambda sight: sight.state == "suspected")
+        assert 0.5 < sight.levels["stretch"].now / sight.levels["stretch"].floor < 1
+        near.set()
+        sight = await seen(ours, lambda sight: sight.state == "waiting")
+        assert (sight.attempt, sight.chars) == (1, 3840)
+        (discarded,) = ours.loopguard._report.discarded
+        assert (discarded.exchange, discarded.attempt) == (sight.exchange, 1)
+        assert (discarded.rule, discarded.channel, discarded.chars) == ("stretch", "content", 3840)
+        assert discarded.sentence.startswith("nothing new said in ")
+        assert discarded.sample is None
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
