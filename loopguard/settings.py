@@ -412,18 +412,22 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> S
     Raises:
         ConfigurationError: with every fault of the file and the environment.
     """
-    tree = _read_file(path or SHIPPED)
-    declared = tree.get("profiles")
-    names = tuple(declared) if isinstance(declared, dict) else ()
+    return judge(_read_file(path or SHIPPED), environ)
+
+
+def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
+    """Judge a configuration that was read.
+
+    Args:
+        tree: of the file.
+        environ: stands over it, as in `load`.
+
+    Raises:
+        ConfigurationError: with every fault.
+    """
     faults = _Faults()
-    variables = _read_names(environ, names, faults)
-    faults.origins.update(variables.items())
-    source = EnvSettingsSource(_Tree)
-    source.env_vars = {
-        _PREFIX.lower() + _BETWEEN.join(key): _Variable(environ[name])
-        for key, name in variables.items()
-    }
-    tree = _over(source(), tree)
+    names = _profile_names(tree)
+    tree = _overlaid(tree, environ, faults)
 
     for unknown in sorted(tree.keys() - _Tree.model_fields.keys()):
         faults.add((unknown,), "unknown table")
@@ -465,6 +469,45 @@ def load(path: Path | None = None, environ: Mapping[str, str] = os.environ) -> S
 
 _Path: TypeAlias = tuple[str | int, ...]
 """Where a key stands: the names of its tables, then its own; an index inside a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The tables that an operator tunes, each key as it is written or else by its default.
+
+    Attributes:
+        retry: the budget of one exchange.
+        profiles: by name; a knob that nobody wrote is None.
+        variables: the variable of each key that the environment sets, by the key's path.
+    """
+
+    retry: dict[str, Any]
+    profiles: dict[str, dict[str, Any]]
+    variables: dict[_Path, str]
+
+
+def written(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Written:
+    """Read the tables that an operator tunes, those of a disarmed rule included.
+
+    Args:
+        tree: of the file.
+        environ: stands over it, as in `load`.
+
+    Raises:
+        ConfigurationError: with every fault of these tables.
+    """
+    faults = _Faults()
+    overlaid = _overlaid(tree, environ, faults)
+    retry = faults.judge(_Retry, ("retry",), overlaid.get("retry", {}))
+    profiles = _judge_profiles(overlaid.get("profiles", {}), faults)
+    if faults.lines:
+        raise ConfigurationError(faults.lines)
+    return Written(
+        retry=retry.model_dump(mode="json"),
+        profiles={name: table.model_dump(mode="json") for name, table in profiles.items()},
+        variables=faults.origins,
+    )
+
 
 _Judged = TypeVar("_Judged", bound=_Table)
 
@@ -564,6 +607,25 @@ def _read_names(
             keys[0] = meant[0]
         variables[table, *keys] = name
     return variables
+
+
+def _profile_names(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    declared = tree.get("profiles")
+    return tuple(declared) if isinstance(declared, dict) else ()
+
+
+def _overlaid(
+    tree: Mapping[str, Any], environ: Mapping[str, str], faults: _Faults
+) -> dict[str, Any]:
+    """The tree with the environment over it; the origins of the latter are noted."""
+    variables = _read_names(environ, _profile_names(tree), faults)
+    faults.origins.update(variables.items())
+    source = EnvSettingsSource(_Tree)
+    source.env_vars = {
+        _PREFIX.lower() + _BETWEEN.join(key): _Variable(environ[name])
+        for key, name in variables.items()
+    }
+    return _over(source(), tree)
 
 
 def _over(above: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from loopguard.core.detection.frequency import FrequencyKnobs
 from loopguard.core.detection.stretch import StretchKnobs
 from loopguard.core.events import CHANNELS
 from loopguard.core.retry import RetryPolicy
-from loopguard.settings import ConfigurationError, Settings, load
+from loopguard.settings import ConfigurationError, Settings, judge, load, written
 
 STRETCH = StretchKnobs(2350, 12, 0.4, 0.07)
 DOCUMENT = FrequencyKnobs(
@@ -436,3 +436,45 @@ def test_effective_reads_back(read):
 
     assert read(printed) == settings
     assert tomllib.loads(printed)["routes"][0]["model"] == 'deepseek/"*"'
+
+
+def test_what_is_tuned_is_read_as_it_is_written():
+    """A disarmed rule keeps its knobs, what nobody wrote has its default, and a variable is named."""
+    tree = {
+        "server": {"client_tokens": ["sk-secret"]},
+        "profiles": {
+            "default": {"loop_detection": {"enabled": False, "window_words": 64}},
+            "my-own": {},
+        },
+    }
+    variable = "LOOPGUARD_PROFILES__MY_OWN__RELAY"
+    read = written(tree, {variable: "live", "LOOPGUARD_RETRY__MAX_ATTEMPTS": "7"})
+
+    assert read.retry["max_attempts"] == 7
+    assert read.retry["max_wait_s"] == 60.0
+    assert read.profiles["default"]["loop_detection"] == {
+        "enabled": False,
+        "window_words": 64,
+        "repeat_threshold": None,
+        "min_offenders": None,
+        "min_saturated_run": None,
+        "max_response_chars": None,
+    }
+    assert read.profiles["my-own"]["relay"] == "live"
+    assert read.profiles["my-own"]["escape"]["steps"] == []
+    assert read.variables == {
+        ("profiles", "my-own", "relay"): variable,
+        ("retry", "max_attempts"): "LOOPGUARD_RETRY__MAX_ATTEMPTS",
+    }
+    assert "secret" not in repr(read)
+
+
+def test_what_is_tuned_is_refused_in_the_words_of_the_launch():
+    """A table that the launch refuses is refused here too, in the same words."""
+    tree = {"profiles": {"default": {"loop_detection": {"enabled": True}}}}
+    with pytest.raises(ConfigurationError) as at_launch:
+        judge(tree, {})
+    with pytest.raises(ConfigurationError) as refused:
+        written(tree, {})
+    assert refused.value.faults == at_launch.value.faults
+    assert len(refused.value.faults) == 5
