@@ -439,7 +439,7 @@ def test_effective_reads_back(read):
 
 
 def test_what_is_tuned_is_read_as_it_is_written():
-    """A disarmed rule keeps its knobs, what nobody wrote has its default, and a variable is named."""
+    """A disarmed rule keeps its knobs, what is not written has its default, variables are named."""
     tree = {
         "server": {"client_tokens": ["sk-secret"]},
         "profiles": {
