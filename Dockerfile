@@ -1,40 +1,54 @@
-# Pin the base for a build that can be repeated:
-# docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:... -t loopguard .
-ARG BASE=python:3.11-slim-bookworm
+# docker build --tag loopguard .
+#
+# A build that can be repeated names the base by its digest, and itself by its revision:
+#
+#   docker build --tag loopguard \
+#     --build-arg PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:... \
+#     --build-arg VERSION=0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" .
+#
+# The default is a tag, which its publisher moves at every security fix: right for trying it out,
+# wrong for what is deployed. No digest stands here, because one that is written down ages silently.
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-FROM ${BASE} AS build
+FROM ${PYTHON_IMAGE} AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY config config
 COPY loopguard loopguard
-RUN pip wheel --no-cache-dir --wheel-dir /wheels '.[postgres]'
+RUN pip wheel --wheel-dir /wheels '.[postgres]'
 RUN python -m venv --without-pip /opt/loopguard \
-    && pip --python /opt/loopguard install --no-cache-dir --no-index --find-links /wheels 'loopguard[postgres]'
+    && pip --python /opt/loopguard install --no-index --find-links /wheels 'loopguard[postgres]'
+RUN mkdir --parents /state/loopguard
 
-FROM ${BASE}
+# Nothing is run in this stage, and nothing that is started here needs a shell.
+FROM ${PYTHON_IMAGE}
+ARG PYTHON_IMAGE
+ARG VERSION=0.1.0
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="loopguard" \
       org.opencontainers.image.description="A reverse proxy that cuts looping model replies mid-stream and asks again" \
-      org.opencontainers.image.licenses="Apache-2.0"
-RUN groupadd --system --gid 10001 loopguard \
-    && useradd --system --uid 10001 --gid 10001 --no-create-home --shell /usr/sbin/nologin loopguard \
-    && install --directory --owner=loopguard --group=loopguard /var/lib/loopguard
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${PYTHON_IMAGE}"
 COPY --from=build /opt/loopguard /opt/loopguard
+# A new volume takes its owner from what is there.
+COPY --from=build --chown=10001:10001 /state/loopguard /var/lib/loopguard
 
 # Callers reach a container from outside it. The admin listener stays on loopback, for the check below.
 ENV LOOPGUARD_SERVER__HOST=0.0.0.0
-# Where the ledger is, unless LOOPGUARD_LEDGER__URL names a PostgreSQL.
+# Where the ledger is, unless LOOPGUARD_LEDGER__URL names a PostgreSQL. Nothing else is written.
 ENV STATE_DIRECTORY=/var/lib/loopguard
+ENV PATH=/opt/loopguard/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 EXPOSE 8080
 WORKDIR /var/lib/loopguard
 VOLUME /var/lib/loopguard
 # By number: Kubernetes can then see that it is not root.
 USER 10001:10001
+# Of loopguard's own: it drains, and ends with status 0.
 STOPSIGNAL SIGTERM
-# An admin port that is moved is moved by its variable, which the check reads too.
-HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["/opt/loopguard/bin/python", "-c", "\
-import http.client, os; \
-admin = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('LOOPGUARD_SERVER__ADMIN_PORT', 8081)), timeout=2); \
-admin.request('GET', '/healthz'); \
-raise SystemExit(admin.getresponse().status != 200)"]
-ENTRYPOINT ["/opt/loopguard/bin/loopguard"]
+# Reads the same variables as what it asks. A container that is started with `--config FILE` and
+# another admin port in the file is given it here as well (--health-cmd), or the port as a variable.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD ["loopguard", "healthcheck"]
+ENTRYPOINT ["loopguard"]
 CMD ["serve"]

@@ -31,6 +31,7 @@ COMMANDS = {
     "check-config": Command(
         "loopguard.check_config", "judge the configuration and print what it comes to"
     ),
+    "healthcheck": Command("loopguard.healthcheck", "ask a running loopguard whether it is well"),
     "ledger": Command("loopguard.ledger_command", "show what was discarded and what it cost"),
     "scan": Command("loopguard.scan.command", "judge saved replies, and draw how near each came"),
     "demo": Command("loopguard.demo", "show two loops cut, without a key or a network"),
