@@ -6,6 +6,9 @@ tables have to agree on (a route and its profile, an open relay) is therefore ju
 third one is at fault. A fault names its key and, where the environment set it, the variable; it
 never shows a value, because a key pasted into the wrong line is still a key.
 
+A secret may stand in a file of its own, as a cluster mounts them: the key's name with ``_file``
+names the file. It is read here, and again whenever the configuration is.
+
 Blind spots: nothing is looked up or bound here, so a host that does not resolve and a port that is
 taken are found by whoever listens. An environment variable without two underscores is not read:
 a cluster defines LOOPGUARD_PORT and the like for a service of that name. One that begins with a
@@ -80,6 +83,10 @@ _DAYS_CEILING = 36_500
 
 _LOOK_UPS_CEILING = 64
 """The endpoint has a rate limit that nobody has published; more at once would meet it."""
+
+_LISTS_OF_SECRETS = (("server", "client_tokens"),)
+_SECRETS = (*_LISTS_OF_SECRETS, ("upstream", "api_key"), ("ledger", "url"))
+"""What may stand in a file instead: each has a sibling whose name ends in ``_file``."""
 
 _Name = TypeVar("_Name", bound=str)
 
@@ -192,6 +199,7 @@ class Server(_Table):
     client_tokens: Annotated[
         tuple[_Secret, ...], Strict(strict=False), BeforeValidator(_split)
     ] = ()
+    client_tokens_file: str = ""
     max_body_bytes: _Bytes = 33_554_432
     max_line_bytes: _Bytes = 16_777_216
     max_held_bytes: _Bytes = 33_554_432
@@ -215,6 +223,7 @@ class Upstream(_Table):
 
     base_url: Annotated[str, AfterValidator(_upstream_url)] = "https://openrouter.ai/api/v1"
     api_key: Annotated[_Secret | None, BeforeValidator(_unless_empty)] = None
+    api_key_file: str = ""
     connect_timeout_s: _Limit = 10.0
     first_delta_timeout_s: _Limit = 300.0
 
@@ -234,6 +243,7 @@ class Ledger(_Table):
     url: Annotated[
         Annotated[SecretStr, AfterValidator(_ledger_url)] | None, BeforeValidator(_unless_empty)
     ] = None
+    url_file: str = ""
     retention_days: Annotated[int, Field(ge=0, le=_DAYS_CEILING)] = 400
     look_ups: bool = True
     first_look_s: _Limit = 2.0
@@ -428,6 +438,7 @@ def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
     faults = _Faults()
     names = _profile_names(tree)
     tree = _overlaid(tree, environ, faults)
+    tree = _over(_secrets_of_files(tree, faults), tree)
 
     for unknown in sorted(tree.keys() - _Tree.model_fields.keys()):
         faults.add((unknown,), "unknown table")
@@ -580,6 +591,46 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigurationError([f"{path}: {error.strerror}"]) from None
     except ValueError as error:
         raise ConfigurationError([f"{path}: not readable as TOML: {error}"]) from None
+
+
+def _secrets_of_files(tree: Mapping[str, Any], faults: _Faults) -> dict[str, dict[str, Any]]:
+    """The secrets that stand in files of their own, as a tree."""
+    secrets: dict[str, dict[str, Any]] = {}
+    for table, key in _SECRETS:
+        written = tree.get(table)
+        path = written.get(f"{key}_file") if isinstance(written, dict) else None
+        if not isinstance(written, dict) or not isinstance(path, str) or not path:
+            continue  # a value that is no text is refused where the table is judged
+        if written.get(key):
+            faults.add((table, f"{key}_file"), f"must not be given beside {table}.{key}")
+            continue
+        try:
+            text = _read_secret(path)
+        except ValueError as error:
+            faults.add((table, f"{key}_file"), str(error))
+            continue
+        lines = tuple(line for line in map(str.strip, text.splitlines()) if line)
+        secret = lines if (table, key) in _LISTS_OF_SECRETS else text
+        secrets.setdefault(table, {})[key] = secret
+        faults.origins[table, key] = path
+    return secrets
+
+
+def _read_secret(path: str) -> str:
+    """The text of a file without the white space around it.
+
+    Raises:
+        ValueError: it cannot be read, or holds nothing.
+    """
+    try:
+        text = Path(path).read_text("utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ValueError("cannot be read: not text in UTF-8, or no path") from None
+    if not text:
+        raise ValueError("names a file that holds nothing")
+    return text
 
 
 def _read_names(

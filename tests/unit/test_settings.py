@@ -2,6 +2,7 @@
 
 import dataclasses
 import tomllib
+from typing import NamedTuple
 
 import pydantic
 import pytest
@@ -110,6 +111,87 @@ def test_environment_over_file(read):
     assert (fast.name, fast.relay) == ("Fast-One", "live")
     assert fast.detection == Detection(channels=("content", "reasoning"), frequency=DOCUMENT)
     assert settings.profiles["default"].detection.frequency is None
+
+
+class Secret(NamedTuple):
+    """A setting that may stand in a file: the file's bytes, and what is read of them."""
+
+    table: str
+    key: str
+    text: bytes
+    read: object
+
+    @property
+    def variable(self) -> str:
+        return f"LOOPGUARD_{self.table}__{self.key}".upper()
+
+    def revealed(self, settings: Settings) -> object:
+        value = getattr(getattr(settings, self.table), self.key)
+        if isinstance(value, tuple):
+            return [token.get_secret_value() for token in value]
+        return value.get_secret_value()
+
+
+SECRETS = (
+    Secret("server", "client_tokens", b"one\n\n  two \n", ["one", "two"]),
+    Secret("upstream", "api_key", b"sk-planted\r\n", "sk-planted"),
+    Secret("ledger", "url", b" postgresql://u:planted@h/n\n", "postgresql://u:planted@h/n"),
+)
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret.key)
+def test_secret_from_a_file(read, tmp_path, secret):
+    """A secret's file is named by the file or the environment, and its line ends are no part."""
+    path = tmp_path / "secret"
+    path.write_bytes(secret.text)
+    key = {} if secret.table == "upstream" else {"LOOPGUARD_UPSTREAM__API_KEY": "sk"}
+    toml = f'[profiles.default]\n[{secret.table}]\n{secret.key}_file = "{path}"\n'
+
+    assert secret.revealed(read(toml, **key)) == secret.read
+    assert secret.revealed(read(**key, **{f"{secret.variable}_FILE": str(path)})) == secret.read
+
+
+def test_secret_is_read_each_time(read, tmp_path):
+    """A secret that was written anew is the new one as soon as the configuration is read again."""
+    path = tmp_path / "secret"
+    for key in ("sk-first", "sk-second"):
+        path.write_text(f"{key}\n")
+        settings = read(LOOPGUARD_UPSTREAM__API_KEY_FILE=str(path))
+        assert settings.upstream.api_key.get_secret_value() == key
+
+
+@pytest.mark.parametrize(
+    ("written", "beside", "phrase"),
+    [
+        (None, "", "cannot be read: No such file or directory"),
+        (b"", "", "names a file that holds nothing"),
+        (b" \n\r\n", "", "names a file that holds nothing"),
+        (b"sk-\xff", "", "cannot be read: not text in UTF-8, or no path"),
+        (b"sk-planted", "sk-planted", "must not be given beside "),
+    ],
+)
+def test_secret_that_cannot_be_read(faults, tmp_path, written, beside, phrase):
+    """A secret's file that is not there, is empty, is no text or stands beside the secret."""
+    path = tmp_path / "secret"
+    if written is not None:
+        path.write_bytes(written)
+    for secret in SECRETS:
+        told = faults(**{f"{secret.variable}_FILE": str(path), secret.variable: beside})
+
+        key = f"{secret.table}.{secret.key}"
+        named = phrase + key if beside else phrase
+        assert f"{key}_file: {named} (set by {secret.variable}_FILE)" in told
+        assert "planted" not in "".join(told)
+
+
+def test_secret_file_is_named_where_its_text_is_refused(faults, tmp_path):
+    """A secret of a file that cannot be one is refused by its key and its file."""
+    path = tmp_path / "secret"
+    path.write_text("sk planted")
+
+    (told,) = faults(LOOPGUARD_UPSTREAM__API_KEY_FILE=str(path))
+    assert told.startswith("upstream.api_key: must be printable ASCII without spaces")
+    assert told.endswith(f" (set by {path})")
 
 
 def test_empty_is_unset(read):
