@@ -3,20 +3,24 @@
 A command's module has ``add_arguments(parser)`` and ``run(arguments) -> int``, the exit status.
 Status 2 says that loopguard was told something it refuses, on the command line or in the
 configuration; asking again without a change is useless. Any other failure is status 1, and so is
-what ``scan`` was asked to find.
+what ``scan`` was asked to find. A command that Ctrl-C ends, and one whose output nobody reads any
+longer, have the status that a shell gives to a program that the signal ended.
 """
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
-from loopguard.settings import ConfigurationError
-
 REFUSED = 2
 """argparse's own status for a wrong command line, so that both refusals look the same."""
+
+_SIGNALLED = 128
+"""A shell's status for a program that a signal ended is this and the signal's number."""
 
 
 class Command(NamedTuple):
@@ -48,6 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    try:
+        status = _run(argv)
+        sys.stdout.flush()  # else a reader who has left is met on the way out
+    except KeyboardInterrupt:
+        return _SIGNALLED + signal.SIGINT
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Python would complain once more on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _SIGNALLED + signal.SIGPIPE
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="loopguard",
         description="A reverse proxy that cuts looping model replies mid-stream and asks again.",
@@ -60,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
 
     command = COMMANDS[asked.command]
+    # Imported here, where Ctrl-C is met: the imports are most of what a short command takes.
+    refusal = import_module("loopguard.settings").ConfigurationError
     module = import_module(command.module)
     own_parser = argparse.ArgumentParser(
         prog=f"loopguard {asked.command}", description=module.__doc__
@@ -68,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = own_parser.parse_args(asked.words)
     try:
         status: int = module.run(arguments)
-    except ConfigurationError as error:
+    except refusal as error:
         for fault in error.faults:
             print(fault, file=sys.stderr)  # noqa: T201  the answer to a person, not a log line
         return REFUSED

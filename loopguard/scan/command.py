@@ -113,13 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: with every fault of the configuration and of the knobs.
     """
-    profile = _profile(arguments, os.environ)
-    try:
-        return _scan(arguments, profile)
-    except BrokenPipeError:
-        # Whoever read the output has seen enough. Python would complain once more on its way out.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _UNREADABLE
+    return _scan(arguments, _profile(arguments, os.environ))
 
 
 def _profile(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Profile:
@@ -197,7 +191,6 @@ def _scan(arguments: argparse.Namespace, profile: Profile) -> int:
             page.end()
     if not arguments.json:
         _tell(_in_sum(verdicts))
-    sys.stdout.flush()
     if unreadable:
         return _UNREADABLE
     return _TRIPPED if verdicts.total() > verdicts[""] else 0
