@@ -20,6 +20,7 @@ from loopguard.billing.database import Database, LedgerTooNewError, LedgerUrlErr
 from loopguard.billing.keys import Keys
 from loopguard.billing.ledger import Ledger
 from loopguard.billing.look_up import look_up_at
+from loopguard.billing.market import Market
 from loopguard.billing.reconciler import LookPolicy, Reconciler
 from loopguard.billing.runs import Runs
 from loopguard.core.detection.detector import describe
@@ -111,6 +112,7 @@ async def open_books(settings: Settings, metrics: Metrics) -> AsyncIterator[Book
                 concurrency=policy.concurrency,
             ),
             metrics,
+            terms_of=Market(session, upstream.base_url, policy.look_up_timeout_s).terms,
             retention_s=policy.retention_days * _DAY_S or None,
         )
         ledger.start()

@@ -165,6 +165,12 @@ class Metrics:
             ("profile", "model", "reason"),
             registry=registry,
         )
+        self._saved_usd = Counter(
+            "loopguard_saved_cost_usd",
+            "What looping replies would have cost from the cut to their model's cap: an estimate.",
+            looped,
+            registry=registry,
+        )
         self._unpriced = Counter(
             "loopguard_unpriced",
             "Abandoned generations that will never have a price, by why.",
@@ -311,6 +317,10 @@ class Metrics:
         self._abandoned_usd.labels(*labels).inc(float(cost_usd))
         self._abandoned_tokens.labels(*labels).inc(tokens)
 
+    def loop_cut_short(self, profile: str, model: str, saved_usd: Decimal) -> None:
+        """A looping reply was priced that would have cost so much more at its model's cap."""
+        self._saved_usd.labels(profile, self._counted(model)).inc(float(saved_usd))
+
     def generation_unpriced(self, profile: str, model: str, reason: str) -> None:
         """An abandoned generation will never have a price, for this reason."""
         self._unpriced.labels(profile, self._counted(model), reason).inc()
@@ -341,7 +351,12 @@ class Metrics:
         """Show zeros before the first loop: a rate misses the first value of a new series."""
         looped = (profile, model)
         self._model_attempts.labels(*looped, "looped")
-        for counter in (self._loop_abort_words, self._loop_abort_chars, self._loop_exhausted):
+        for counter in (
+            self._loop_abort_words,
+            self._loop_abort_chars,
+            self._loop_exhausted,
+            self._saved_usd,
+        ):
             counter.labels(*looped)
         for counter in (self._abandoned_usd, self._abandoned_tokens):
             counter.labels(*looped, "looped")

@@ -28,6 +28,7 @@ from loopguard.billing.figures import owed, standing
 from loopguard.billing.keys import Keys
 from loopguard.billing.ledger import Ledger
 from loopguard.billing.look_up import Answer, LookUp
+from loopguard.billing.market import TermsOf
 from loopguard.billing.prices import looks_unfinished, read_price
 from loopguard.metrics import Metrics
 
@@ -136,6 +137,7 @@ class Reconciler:
         policy: LookPolicy,
         metrics: Metrics,
         *,
+        terms_of: TermsOf,
         retention_s: float | None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -149,6 +151,7 @@ class Reconciler:
             look_up: asks the upstream; None where it has no generation endpoint.
             policy: when to look.
             metrics: is told of every look and how the ledger stands.
+            terms_of: tells what a model's output is sold for.
             retention_s: age at which rows are deleted; None is never.
             clock: tells the UNIX time in seconds.
             sleep: waits a number of seconds.
@@ -158,6 +161,7 @@ class Reconciler:
         self._keys = keys
         self._look_up = look_up
         self._policy = policy
+        self._terms_of = terms_of
         self._metrics = metrics
         self._retention_s = retention_s
         self._clock = clock
@@ -232,11 +236,18 @@ class Reconciler:
             self._keys.pause(claim.fingerprint, now_s + answer.pause_s)
         match decide(claim, answer, self._policy, self._jitter()):
             case Price() as price:
-                await self._ledger.settle(claim, price)
+                if await self._ledger.settle(claim, price) and claim.reason == "looped":
+                    await self._count_saved(claim, price)
             case Postpone(wait_s, seen_unfinished):
                 await self._ledger.postpone(claim, now_s + wait_s, seen_unfinished=seen_unfinished)
             case reason:
                 await self._ledger.give_up(claim, reason)
+
+    async def _count_saved(self, claim: Claim, price: Price) -> None:
+        terms = await self._terms_of(claim.model)
+        if terms is not None and price.completion_tokens:
+            saved_usd = terms.saved_usd(price.completion_tokens)
+            self._metrics.loop_cut_short(claim.profile, claim.model, saved_usd)
 
     async def _keep_house(self) -> None:
         """Give up what nothing will look up, delete what is too old, count what is there."""

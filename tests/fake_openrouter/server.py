@@ -43,6 +43,13 @@ WIRES = {
     "/messages": Wire(messages.events, messages.whole),
     "/completions": Wire(completions.events, completions.whole),
 }
+MODEL = {
+    "id": "openai/gpt-4o-mini",
+    "name": "OpenAI: GPT-4o-mini",
+    "context_length": 128_000,
+    "pricing": {"prompt": "0.00000015", "completion": "0.0000006"},
+    "top_provider": {"context_length": 128_000, "max_completion_tokens": 16_384},
+}
 MAX_READ_BYTES = 1 << 16
 SEND_BUFFER_BYTES = 1 << 14
 """Small, so that what was written is not far from what was read."""
@@ -115,6 +122,7 @@ class FakeOpenRouter:
         requests: everything that arrived, in order.
         connections: every connection, in order.
         generations: the records that `/generation` answers with, by id; a test may change them.
+        models: what `/models` lists; a test may change it.
         open_streams: answers that are being sent.
     """
 
@@ -123,6 +131,7 @@ class FakeOpenRouter:
         self.requests: list[Request] = []
         self.connections: list[Connection] = []
         self.generations: dict[str, dict[str, Any]] = {}
+        self.models = [dict(MODEL)]
         self.open_streams = 0
         self.port = 0
         self._lookups = list(lookups)
@@ -234,8 +243,10 @@ class FakeOpenRouter:
             case "GET", "/generation":
                 return self._lookup(request)
             case "GET", "/models":
-                models = {"data": [{"id": "openai/gpt-4o-mini", "name": "OpenAI: GPT-4o-mini"}]}
-                return _json(models, gzipped="gzip" in request.headers.get("accept-encoding", ""))
+                return _json(
+                    {"data": self.models},
+                    gzipped="gzip" in request.headers.get("accept-encoding", ""),
+                )
             case "POST", "/embeddings":
                 vector = {"object": "embedding", "embedding": [0.25, -0.5], "index": 0}
                 return _json({"object": "list", "data": [vector], "model": request.json["model"]})

@@ -118,6 +118,7 @@ class Life:
             self._look_up,
             POLICY,
             ledger._metrics,
+            terms_of=_no_terms,
             retention_s=None,
             clock=lambda: self._now_s,
             jitter=lambda: 0.5,
@@ -167,6 +168,10 @@ class Life:
             return changed
 
         return settle_and_tell
+
+
+async def _no_terms(_: str) -> None:
+    """An upstream that does not say what it sells."""
 
 
 class _Counted:

@@ -79,7 +79,7 @@ def test_zeros_before_the_first_loop(scraped):
 
     looped = {"profile": "p", "model": "a/b"}
     assert scraped.value("loopguard_model_attempts_total", **looped, outcome="looped") == 0
-    for name in ("loop_abort_words", "loop_abort_chars", "loop_exhausted"):
+    for name in ("loop_abort_words", "loop_abort_chars", "loop_exhausted", "saved_cost_usd"):
         assert scraped.value(f"loopguard_{name}_total", **looped) == 0
     for name in ("abandoned_cost_usd", "abandoned_tokens"):
         assert scraped.value(f"loopguard_{name}_total", **looped, reason="looped") == 0
@@ -193,12 +193,14 @@ def test_kept(scraped):
 
 
 def test_abandoned(scraped):
-    """An abandoned generation is counted with its price, or with why it has none."""
+    """An abandoned generation is counted with its price and what the cut saved, or with why not."""
     scraped.metrics.generation_priced("default", "vendor/model", "looped", Decimal("0.5"), 98)
+    scraped.metrics.loop_cut_short("default", "vendor/model", Decimal("0.125"))
     scraped.metrics.generation_unpriced("default", "vendor/model", "not_found")
     labels = {"profile": "default", "model": "vendor/model"}
     assert scraped.value("loopguard_abandoned_cost_usd_total", **labels, reason="looped") == 0.5
     assert scraped.value("loopguard_abandoned_tokens_total", **labels, reason="looped") == 98
+    assert scraped.value("loopguard_saved_cost_usd_total", **labels) == 0.125
     assert scraped.value("loopguard_unpriced_total", **labels, reason="not_found") == 1
 
 

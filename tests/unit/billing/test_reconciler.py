@@ -12,6 +12,7 @@ from loopguard.billing.entries import Claim, Price
 from loopguard.billing.figures import read_entries
 from loopguard.billing.keys import Keys, fingerprint
 from loopguard.billing.look_up import Answer
+from loopguard.billing.market import Terms
 from loopguard.billing.reconciler import (
     FAULT_WAIT_S,
     HOUSEKEEPING_S,
@@ -144,6 +145,11 @@ class Upstream:
         return answer
 
 
+async def terms_of(model):
+    """Every model ends at a thousand tokens of a millionth of a dollar each."""
+    return None if model == "unlisted" else Terms(1000, Decimal("0.000001"))
+
+
 class Looking:
     """A reconciler whose clock moves when all of it sleeps, for as long as the test says."""
 
@@ -160,6 +166,7 @@ class Looking:
             upstream and upstream.look_up,
             POLICY,
             running.metrics,
+            terms_of=terms_of,
             retention_s=retention_s,
             clock=self.clock,
             sleep=self.sleep,
@@ -217,6 +224,19 @@ async def test_priced_after_a_while(running):
     assert (await looking.entries())["a"]["cost_usd"] == PRICE.cost_usd
     assert running.metric("loopguard_look_up_duration_seconds_count", outcome="not_found") == 3
     assert running.metric("loopguard_look_up_duration_seconds_count", outcome="found") == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "saved_usd"),
+    [({}, 0.000902), ({"model": "unlisted"}, None), ({"reason": "departed"}, None)],
+    ids=["looped", "of no known terms", "not looped"],
+)
+async def test_saved(running, named, saved_usd):
+    """A priced loop has saved its model's output from the cut to the cap; nothing else has."""
+    await running.ledger.record(abandoned(fingerprint=MARK, **named))
+    await Looking(running, Upstream({})).run_for(60)
+    labels = {"profile": "default", "model": named.get("model", "vendor/model")}
+    assert running.metric("loopguard_saved_cost_usd_total", **labels) == saved_usd
 
 
 async def test_given_up_after_the_hour(running):
