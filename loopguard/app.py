@@ -200,6 +200,7 @@ class Loopguard:
         self._metrics.watch_held_bytes(self._held_bytes)
         api = web.Application(client_max_size=server.max_body_bytes)
         api.router.add_route("*", r"/{path:[\s\S]*}", self._routes.handle)
+        api.on_response_prepare.append(self._routes.end_connection)
         admin = Admin(
             self._metrics,
             Runs(books.ledger, books.reconciler),
@@ -252,7 +253,8 @@ class Loopguard:
     async def drain(self) -> None:
         """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
         _log.info("draining")
-        await self._routes.drain(self._settings.server.drain_s, _FAREWELL_S)
+        server = self._settings.server
+        await self._routes.drain(server.drain_delay_s, server.drain_s, _FAREWELL_S)
 
     def _held_bytes(self) -> int:
         return sum(exchange.held_bytes for exchange in self._routes.exchanges)

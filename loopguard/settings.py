@@ -203,6 +203,7 @@ class Server(_Table):
     max_body_bytes: _Bytes = 33_554_432
     max_line_bytes: _Bytes = 16_777_216
     max_held_bytes: _Bytes = 33_554_432
+    drain_delay_s: _Wait = 0.0
     drain_s: _Wait = 30.0
     keepalive_s: _Wait = 15.0
 

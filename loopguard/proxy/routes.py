@@ -66,6 +66,7 @@ class Routes:
         self.exchanges: set[Exchange] = set()
         self._requests = 0
         self.draining = False
+        self._refusing = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -101,7 +102,7 @@ class Routes:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self._authorize(request)
-        if self.draining:
+        if self._refusing:
             raise Draining("loopguard is restarting", retry_after_s=self._drain_s)
         target = _read_target(request)
         dialect = DIALECTS.get(target.plain) if request.method == "POST" else None
@@ -124,14 +125,24 @@ class Routes:
         finally:
             self.exchanges.discard(exchange)
 
-    async def drain(self, limit_s: float, farewell_s: float) -> None:
-        """Refuse what comes, let what runs end, and end the exchanges that do not.
+    async def end_connection(self, _: web.Request, response: web.StreamResponse) -> None:
+        """Let a caller's next request find another replica, once this one is about to end."""
+        if self.draining:
+            response.force_close()
+            response.headers["Connection"] = "close"
+
+    async def drain(self, delay_s: float, limit_s: float, farewell_s: float) -> None:
+        """Be unready, then refuse what comes, let what runs end, and end the exchanges that do not.
 
         Args:
-            limit_s: seconds that they may take.
+            delay_s: seconds in which what comes is still served, so that whoever sends it here
+                sees first that it should not.
+            limit_s: seconds that what runs may take after that.
             farewell_s: seconds that those which are ended may take to say so.
         """
         self.draining = True
+        await asyncio.sleep(delay_s)
+        self._refusing = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), limit_s)
         for exchange in list(self.exchanges):

@@ -60,6 +60,7 @@ async def test_running_exchanges_end(mode: str) -> None:
                 await refused.whole()
                 assert refused.status == 503
                 assert refused.headers["retry-after"] == "30"
+                assert refused.headers["connection"] == "close"
                 assert "x-should-retry" not in refused.headers
                 assert_draining(refused)
         assert len(fake.attempts) == 1
@@ -70,6 +71,28 @@ async def test_running_exchanges_end(mode: str) -> None:
         assert (DONE in running.body) == (mode != "whole")
         assert await command.ended() == 0
         assert any('"outcome": "completed"' in line for line in command.lines)
+
+
+async def test_delay(guarded: Guard) -> None:
+    """During the delay readiness is red, and what comes is served for the last time."""
+    async with guarded([GOOD], server__drain_delay_s="600") as ours:
+        port = ours.loopguard.api_port
+        async with connected(port) as kept:
+            await kept.send(REQUEST)
+            await kept.whole()
+            assert "connection" not in kept.headers
+        draining = asyncio.create_task(ours.loopguard.drain())
+        await turning_until(lambda: ours.loopguard._routes.draining)
+        assert await status_of(f"{ours.admin}/readyz") == 503
+        for mode in ("held", "whole", "live"):
+            body, headers = asked(mode)
+            async with connected(port) as caller:
+                await caller.send(body, headers=headers)
+                assert b"answer" in await caller.whole()
+                assert caller.headers["connection"] == "close"
+                assert await caller._reader.read() == b""
+        draining.cancel()
+    assert [record.outcome for record in ours.records] == ["completed"] * 4
 
 
 @pytest.mark.parametrize("mode", ["held", "whole", "live"])
