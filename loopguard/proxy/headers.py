@@ -28,7 +28,20 @@ _HOP_BY_HOP = frozenset(
 # The body is framed anew, and always asked for as it is (lessons.md 15).
 _FRAMING = frozenset({"content-length", "content-encoding"})
 
-_NOT_UPSTREAM = _HOP_BY_HOP | _FRAMING | {"host", "accept-encoding", "expect"}
+# What a balancer in front adds; who our callers are is none of the upstream's business.
+_OF_THE_CALLER = frozenset(
+    {
+        "forwarded",
+        "via",
+        "x-forwarded-for",
+        "x-forwarded-host",
+        "x-forwarded-port",
+        "x-forwarded-proto",
+        "x-real-ip",
+    }
+)
+
+_NOT_UPSTREAM = _HOP_BY_HOP | _FRAMING | _OF_THE_CALLER | {"host", "accept-encoding", "expect"}
 
 # They speak of the upstream's host or of its CDN's view of one client, not of the reply.
 _OF_THE_UPSTREAM_HOST = frozenset(

@@ -36,7 +36,7 @@ def test_retry_after(values: tuple[str, ...], seconds: float | None) -> None:
 
 
 def test_to_upstream() -> None:
-    """The connection's own headers, the framing and ours stay; the rest crosses in its order."""
+    """What is of the hop, the framing, the caller's host or ours stays; the rest crosses in order."""
     sent = crossing.to_upstream(
         proxied(
             ("Host", "loopguard"),
@@ -48,6 +48,11 @@ def test_to_upstream() -> None:
             ("Content-Encoding", "gzip"),
             ("Accept-Encoding", "br"),
             ("Expect", "100-continue"),
+            ("X-Forwarded-For", "192.0.2.7"),
+            ("X-Forwarded-Proto", "https"),
+            ("X-Real-IP", "192.0.2.7"),
+            ("Forwarded", "for=192.0.2.7"),
+            ("Via", "1.1 balancer"),
             ("X-LoopGuard-Run", "r"),
             ("X-Loopguard-Later", "x"),
             ("X-Title", "first"),
