@@ -151,11 +151,6 @@ class Exchange:
         """Whether a byte of a reply has reached the caller."""
         return self._attempt is not None and self._attempt.relay.committed
 
-    @property
-    def suspected(self) -> bool:
-        """Whether a trip of the last attempt may be near."""
-        return self._attempt is not None and self._attempt.detector.suspected
-
     def sight(self) -> Sight:
         """What an operator sees of it now."""
         detector = None if self._attempt is None else self._attempt.detector
@@ -167,12 +162,14 @@ class Exchange:
             run=self.record.run,
             attempt=max(1, self._number),
             elapsed_s=asyncio.get_running_loop().time() - self.began_at,
-            state=self._state(),
+            state=self.state,
             chars=0 if detector is None else detector.chars,
             levels={} if detector is None else detector.levels(),
         )
 
-    def _state(self) -> State:
+    @property
+    def state(self) -> State:
+        """What it is at."""
         attempt, ended = self._attempt, self.record.attempts
         if len(ended) == self._number and ended:
             return "delivering" if ended[-1].outcome == "completed" else "waiting"

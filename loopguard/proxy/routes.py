@@ -10,6 +10,7 @@ import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from heapq import nsmallest
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -30,10 +31,14 @@ from loopguard.proxy import headers as crossing
 from loopguard.proxy.caller import CallerGone, error_response
 from loopguard.proxy.exchange import Exchange, Shared
 from loopguard.proxy.passthrough import pass_through
+from loopguard.proxy.sight import Sights
 from loopguard.settings import DEFAULT_PROFILE, Route
 
 # A fragment has no place in a request; the upstream would be sent what stands before it.
 _PATH = re.compile(r"(?:/profiles/(?P<profile>[^/]*))?(?:/api)?/v1(?P<rest>/[^#]*)")
+
+# More than a person reads. Each costs some 20 us, during which nothing is relayed.
+_SHOWN_EXCHANGES = 100
 
 # Where some servers cut a segment: parameters, a second query, spaces and controls.
 _AFTER_A_NAME = re.compile(r"[;?#\x00-\x20].*", re.DOTALL)
@@ -124,6 +129,22 @@ class Routes:
             return await exchange.run()
         finally:
             self.exchanges.discard(exchange)
+
+    def sights(self) -> Sights:
+        """The exchanges in flight; at most 100 are shown, the suspected first, then the oldest."""
+        discarded = self._shared.report.discarded
+        suspected = {each for each in self.exchanges if each.state == "suspected"}
+        shown = nsmallest(
+            _SHOWN_EXCHANGES,
+            self.exchanges,
+            key=lambda each: (each not in suspected, each.began_at),
+        )
+        return Sights(
+            in_flight=len(self.exchanges),
+            suspected=len(suspected),
+            shown=[exchange.sight() for exchange in shown],
+            newest=f"{discarded[-1].exchange}/{discarded[-1].attempt}" if discarded else "",
+        )
 
     async def end_connection(self, _: web.Request, response: web.StreamResponse) -> None:
         """Let a caller's next request find another replica, once this one is about to end."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from loopguard.core.detection.detector import Level, Rule
 
@@ -39,6 +39,22 @@ class Sight:
     state: State
     chars: int
     levels: Mapping[Rule, Level]
+
+
+class Sights(NamedTuple):
+    """The exchanges of one process at one moment.
+
+    Attributes:
+        in_flight: how many run.
+        suspected: how many of them may be near a trip.
+        shown: a bounded number of them.
+        newest: names the latest discarded reply, ``EXCHANGE/ATTEMPT``; empty where there is none.
+    """
+
+    in_flight: int
+    suspected: int
+    shown: list[Sight]
+    newest: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ async def seen(ours: Guarded, found: Callable[[Sight], bool]) -> Sight:
     """The sight of the only exchange, once it is as expected."""
     async with asyncio.timeout(10):
         while True:
-            for exchange in ours.loopguard._routes.exchanges:
-                sight = exchange.sight()
+            sights = ours.loopguard._routes.sights()
+            assert sights.in_flight == len(sights.shown)
+            assert sights.suspected == sum(each.state == "suspected" for each in sights.shown)
+            for sight in sights.shown:
                 if found(sight):
                     return sight
             await asyncio.sleep(0.005)
@@ -49,7 +51,7 @@ async def test_an_exchange_is_seen_from_its_request_to_its_end(
         written.set()
         async for _ in await reading:
             pass
-        assert not ours.loopguard._routes.exchanges
+        assert ours.loopguard._routes.sights() == (0, 0, [], "")
 
 
 async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> None:
@@ -58,7 +60,7 @@ async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> N
     events = list(loop(chars=20_000, delta_chars=500).events())
     answer = [head(), *events[:7], wait(near), *events[7:]]
     good = [head(), wait(far), *Reply("Good.").events()]
-    waits = {"retry__initial_wait_s": "86400", "retry__max_wait_s": "86400"}
+    waits = {"retry__initial_wait_s": "600", "retry__max_wait_s": "600"}
     async with guarded([answer, good], **waits) as ours, ours.client() as client:
         reading = asyncio.create_task(client.chat.completions.create(**REQUEST))
         sight = await seen(ours, lambda sight: sight.state == "suspected")
@@ -66,6 +68,8 @@ async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> N
         near.set()
         sight = await seen(ours, lambda sight: sight.state == "waiting")
         assert (sight.attempt, sight.chars) == (1, 3840)
+        newest = ours.loopguard._routes.sights().newest
+        assert newest == f"{sight.exchange}/1"
         (discarded,) = ours.loopguard._report.discarded
         assert (discarded.exchange, discarded.attempt) == (sight.exchange, 1)
         assert (discarded.rule, discarded.channel, discarded.chars) == ("stretch", "content", 3840)
