@@ -24,10 +24,11 @@ from loopguard.billing.entries import STATES, State
 from loopguard.billing.ledger import name
 from loopguard.billing.tables import entries, exchanges
 
-By: TypeAlias = Literal["model", "profile", "run", "day"]
+By: TypeAlias = Literal["model", "profile", "run", "day", "hour"]
 """What a summary has a line for each of."""
 
 DAY_S = 86_400
+HOUR_S = 3_600
 
 NO_ERROR = ("completed", "departed")
 """Outcomes of an exchange that are no error: it was answered, or its caller did not want it."""
@@ -43,6 +44,7 @@ class Figures:
     Attributes:
         turns: exchanges.
         errors: exchanges that were answered with an error.
+        looped_turns: exchanges of which at least one reply looped.
         loop_aborts: generations that were abandoned because they looped.
         loop_abort_words: words of generated output thrown away with those.
         loop_abort_chars: characters of the same.
@@ -58,6 +60,7 @@ class Figures:
 
     turns: int = 0
     errors: int = 0
+    looped_turns: int = 0
     loop_aborts: int = 0
     loop_abort_words: int = 0
     loop_abort_chars: int = 0
@@ -89,7 +92,7 @@ async def summarise(
 
     Args:
         database: the ledger's.
-        by: what the lines are for; a day is ``YYYY-MM-DD`` in UTC.
+        by: what the lines are for; a day is ``YYYY-MM-DD`` and an hour ``YYYY-MM-DDTHH``, in UTC.
         since_s: only what is not older than this UNIX time.
         run: only what belongs to this run.
     """
@@ -189,6 +192,30 @@ async def read_entries(
         yield row
 
 
+async def latest_loops(
+    database: Database, *, model: str | None, profile: str | None, at_most: int
+) -> list[dict[str, Any]]:
+    """Return the entries that looped, the newest first, each by the names in ``ENTRY_COLUMNS``.
+
+    Args:
+        database: the ledger's.
+        model: only entries of this model.
+        profile: only entries of this profile.
+        at_most: so many rows.
+    """
+    query = (
+        select(*(entries.c[column] for column in ENTRY_COLUMNS))
+        .where(_looped)
+        .order_by(entries.c.at_s.desc())
+        .limit(at_most)
+    )
+    for column, wanted in ((entries.c.model, model), (entries.c.profile, profile)):
+        if wanted is not None:
+            query = query.where(column == name(wanted))
+    async with database.read() as connection:
+        return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+
 async def read_exchanges(
     database: Database, *, since_s: int | None = None
 ) -> AsyncIterator[dict[str, Any]]:
@@ -256,12 +283,19 @@ _DISCARDED: tuple[Label[Any], ...] = (
 _KEPT: tuple[Label[Any], ...] = (
     func.count().label("turns"),
     func.count().filter(exchanges.c.outcome.not_in(NO_ERROR)).label("errors"),
+    func.count().filter(exchanges.c.loop_aborts > 0).label("looped_turns"),
     func.sum(exchanges.c.cost_usd).label("work_cost_usd"),
 )
 
 
 def _group(table: Table, by: By) -> ColumnElement[Any]:
-    column = table.c.at_s // DAY_S if by == "day" else table.c[by]
+    match by:
+        case "day":
+            column = table.c.at_s // DAY_S
+        case "hour":
+            column = table.c.at_s // HOUR_S
+        case _:
+            column = table.c[by]
     return column.label("group")
 
 
@@ -270,6 +304,8 @@ def _line_name(group: str | int | None, by: By) -> str:
         return ""
     if by == "day":
         return datetime.fromtimestamp(int(group) * DAY_S, UTC).date().isoformat()
+    if by == "hour":
+        return datetime.fromtimestamp(int(group) * HOUR_S, UTC).isoformat(timespec="hours")[:-6]
     return str(group)
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from loopguard.billing.entries import Price
-from loopguard.billing.figures import Figures, owed, run_figures, summarise
+from loopguard.billing.figures import Figures, latest_loops, owed, run_figures, summarise
 from loopguard.billing.ledger import LONGEST_NAME_CHARS
 from tests.ledger_values import abandoned, exchange_row
 
@@ -93,10 +93,11 @@ async def test_long_run(running):
         ("profile", {"default": (2, 7), "live": (1, 1)}),
         ("run", {"": (1, 1), "run-1": (2, 7)}),
         ("day", {"2023-11-14": (3, 8)}),
+        ("hour", {"2023-11-14T22": (3, 8)}),
     ],
 )
 async def test_summary(running, by, lines):
-    """A summary has a line for each model, profile, run or day."""
+    """A summary has a line for each model, profile, run, day or hour."""
     await record_a_run(running)
     summary = await summarise(running.ledger.database, by)
     assert {line: (figures.turns, figures.abandoned) for line, figures in summary.items()} == lines
@@ -124,6 +125,38 @@ async def test_summary_since(running):
     assert list(both) == ["2023-11-14", "2023-11-15"]
     since = await summarise(running.ledger.database, "day", since_s=int(running.clock.now_s))
     assert since == {"2023-11-15": both["2023-11-15"]}
+
+
+async def test_exchanges_that_looped_are_counted(running):
+    """An exchange counts once, however many of its replies looped."""
+    for number, loops in enumerate((0, 1, 3)):
+        running.ledger.record_exchange(exchange_row(f"exchange-{number}", loop_aborts=loops))
+    assert await running.ledger.flush(5)
+    (figures,) = (await summarise(running.ledger.database, "model")).values()
+    assert (figures.turns, figures.looped_turns) == (3, 2)
+
+
+async def test_the_latest_loops(running):
+    """The entries that looped are told newest first, of a model or a profile where asked."""
+    for number, (model, profile, reason) in enumerate(
+        [("a", "x", "looped"), ("b", "x", "looped"), ("a", "y", "looped"), ("a", "x", "stalled")]
+    ):
+        running.clock.now_s += 1
+        await running.ledger.record(
+            abandoned(f"exchange-{number}", model=model, profile=profile, reason=reason)
+        )
+    assert await running.ledger.flush(5)
+
+    async def latest(model=None, profile=None, at_most=10):
+        rows = await latest_loops(
+            running.ledger.database, model=model, profile=profile, at_most=at_most
+        )
+        return [row["exchange"] for row in rows]
+
+    assert await latest() == ["exchange-2", "exchange-1", "exchange-0"]
+    assert await latest(at_most=1) == ["exchange-2"]
+    assert await latest(model="a") == ["exchange-2", "exchange-0"]
+    assert await latest(model="a", profile="x") == ["exchange-0"]
 
 
 async def test_sums_are_exact(running):
