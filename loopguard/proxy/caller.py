@@ -129,6 +129,22 @@ class Caller:
             await self._response.write_eof()
         return self._response
 
+    async def answer(self, response: web.StreamResponse) -> web.StreamResponse:
+        """Send a response that is no stream, and wait until the caller has taken it.
+
+        The server would send it after the exchange, whose time limit would be over by then.
+
+        Raises:
+            CallerGone: the caller's connection is closed.
+        """
+        if self._response is None:
+            try:
+                await response.prepare(self._request)
+                await response.write_eof()
+            except ConnectionError:
+                raise CallerGone from None
+        return response
+
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
         """Send comments while nothing else is sent."""

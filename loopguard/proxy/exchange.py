@@ -192,7 +192,7 @@ class Exchange:
         try:
             with self._caller.kept_alive():
                 async with asyncio.timeout_at(self._ends_at + _DELIVERY_S):
-                    return await self._serve()
+                    return await self._caller.answer(await self._serve())
         except TimeoutError:
             self.record.outcome = outcome_name(Departed())
             self._caller.abandon()

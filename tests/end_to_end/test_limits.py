@@ -276,6 +276,27 @@ async def test_caller_who_never_reads_is_given_up(
         assert not ours.loopguard._routes.exchanges
 
 
+async def test_whole_reply_that_nobody_takes_is_given_up(
+    guarded: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole reply that its caller does not take ends as one whose caller has left."""
+    monkeypatch.setattr(exchange, "_DELIVERY_S", 0.0)
+    environment = {
+        "retry__exchange_timeout_s": "3",
+        "profiles__default__loop_detection__enabled": "false",
+        "profiles__default__stretch_detection__enabled": "false",
+    }
+    whole = Reply("word " * 1_600_000, delta_chars=8_000_000)
+    async with guarded([whole], **environment) as ours, calling(ours) as caller:
+        caller._writer.transport.pause_reading()
+        await turning_until(lambda: bool(ours.records))
+        (record,) = ours.records
+        assert (record.outcome, outcomes(ours)) == ("departed", ["completed"])
+        caller._writer.transport.resume_reading()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await caller.whole()
+
+
 @pytest.mark.parametrize("mode", ["held", "whole"])
 async def test_held_reply_is_bounded(guarded: Guard, mode: str) -> None:
     """A reply that is larger than may be held is given up, and not asked for again."""
