@@ -32,7 +32,7 @@ from loopguard.proxy.loop_memory import LoopMemory
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.proxy.report import Report
 from loopguard.proxy.routes import Routes
-from loopguard.proxy.upstream import Upstream
+from loopguard.proxy.upstream import Upstream, environment_proxy
 from loopguard.settings import ConfigurationError, Settings
 from loopguard.settings import Ledger as LedgerSettings
 
@@ -90,7 +90,7 @@ async def open_books(settings: Settings, metrics: Metrics) -> AsyncIterator[Book
     except Exception:  # noqa: BLE001 - of whatever driver's family it is
         _log.warning("ledger: the database is away at the launch", exc_info=True)
     async with aiohttp.ClientSession(
-        cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+        cookie_jar=aiohttp.DummyCookieJar(), proxy=environment_proxy(upstream.base_url)
     ) as session:
         ledger = Ledger(
             database,
@@ -194,8 +194,9 @@ class Loopguard:
             shared,
             settings.profiles,
             settings.routes,
-            [token.get_secret_value() for token in server.client_tokens],
-            server.drain_s,
+            client_tokens=[token.get_secret_value() for token in server.client_tokens],
+            account_paths=settings.upstream.account_paths if settings.upstream.api_key else (),
+            drain_s=server.drain_s,
         )
         self._metrics.watch_held_bytes(self._held_bytes)
         api = web.Application(client_max_size=server.max_body_bytes)

@@ -61,6 +61,14 @@ class Unauthorized(LoopguardError):
     source = "caller"
 
 
+class PathForbidden(LoopguardError):
+    """The path is one that the operator's key is not lent for."""
+
+    status = 403
+    error_type = "permission_denied"
+    source = "caller"
+
+
 class PathNotFound(LoopguardError):
     """The path names nothing below the upstream's prefix."""
 

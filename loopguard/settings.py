@@ -92,6 +92,7 @@ _Name = TypeVar("_Name", bound=str)
 
 _ledger_place = re.compile(r"sqlite:///.+|postgres(ql)?://.+")
 _profile_name = re.compile(r"[A-Za-z0-9_-]+")
+_plain_path_text = re.compile(r"/|(/[a-z0-9_.~-]+)+")
 _header_text = re.compile(r"[\x21-\x7e]+")
 
 
@@ -149,6 +150,12 @@ def _upstream_url(url: str) -> str:
     if "?" in url or "#" in url:
         raise ValueError("must not have a query or a fragment")
     return url.rstrip("/")
+
+
+def _plain_path(path: str) -> str:
+    if not _plain_path_text.fullmatch(path):
+        raise ValueError("must begin with a slash, in small letters and as it is spelt plainly")
+    return path
 
 
 def _ledger_url(secret: SecretStr) -> SecretStr:
@@ -219,12 +226,32 @@ class Server(_Table):
         return admin_port
 
 
+_ACCOUNT_PATHS = (
+    "/activity",
+    "/auth",
+    "/byok",
+    "/credits",
+    "/generation/content",
+    "/guardrails",
+    "/key",
+    "/keys",
+    "/organization",
+    "/workspaces",
+)
+"""Where OpenRouter's API manages an account or shows what others have asked with its key."""
+
+
 class Upstream(_Table):
     """Where replies come from; ``api_key`` is None where callers bring their own."""
 
     base_url: Annotated[str, AfterValidator(_upstream_url)] = "https://openrouter.ai/api/v1"
     api_key: Annotated[_Secret | None, BeforeValidator(_unless_empty)] = None
     api_key_file: str = ""
+    account_paths: Annotated[
+        tuple[Annotated[str, AfterValidator(_plain_path)], ...],
+        Strict(strict=False),
+        BeforeValidator(_split),
+    ] = _ACCOUNT_PATHS
     connect_timeout_s: _Limit = 10.0
     first_delta_timeout_s: _Limit = 300.0
 
@@ -475,7 +502,10 @@ def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
         log=log,
         routes=routes,
         profiles=MappingProxyType(core_profiles),
-        warnings=tuple(line for profile in core_profiles.values() for line in _warnings(profile)),
+        warnings=(
+            *_exposures(server, upstream),
+            *(line for profile in core_profiles.values() for line in _warnings(profile)),
+        ),
     )
 
 
@@ -743,6 +773,21 @@ def _core_profile(name: str, table: _Profile) -> Profile:
         log_sample=table.log_sample,
         escape=Escape(**table.escape.model_dump(exclude_none=True)),
     )
+
+
+def _exposures(server: Server, upstream: Upstream) -> Iterable[str]:
+    """What others on the way may read or reach, although nothing is wrong with the settings."""
+    target = urlsplit(upstream.base_url)
+    if target.scheme == "http" and not _is_loopback(target.hostname or ""):
+        yield (
+            "upstream.base_url: over http the key, the prompts and the replies are readable to "
+            "everyone on the way"
+        )
+    if not _is_loopback(server.admin_host):
+        yield (
+            "server.admin_host: metrics and runs are shown to everyone who reaches "
+            f"{server.admin_host}"
+        )
 
 
 def _warnings(profile: Profile) -> Iterable[str]:

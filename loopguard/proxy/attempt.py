@@ -31,7 +31,7 @@ from loopguard.core.retry import Broken, Completed, Outcome, Refused, Stalled, T
 from loopguard.proxy import headers as crossing
 from loopguard.proxy.clocks import Clocks
 from loopguard.proxy.relay import Relay
-from loopguard.proxy.upstream import Upstream
+from loopguard.proxy.upstream import Upstream, why_unusable
 
 _OK = 200
 
@@ -105,7 +105,7 @@ class Attempt:
                 return outcome
         except aiohttp.ClientError as error:
             self.unreachable = isinstance(error, _NOT_CONNECTED)
-            return self._ended(f"the upstream could not be used ({type(error).__name__})")
+            return self._ended(why_unusable(error))
         except TimeoutError:
             expired = self.clocks.expired
             if expired is None:

@@ -1,5 +1,6 @@
 """Which headers cross the proxy, in either direction."""
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -58,10 +59,16 @@ _OF_THE_UPSTREAM_HOST = frozenset(
 
 _CREDENTIALS = frozenset({"authorization", "x-api-key"})
 
+# What no value may hold (RFC 9110, section 5.5): a peer that is lenient ends the header there.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+_OURS = "x-loopguard-"
+
 Headers = CIMultiDictProxy[str]
 
 
 def _crossing(headers: Headers, dropped: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """What goes on to the other side; nobody but loopguard speaks of loopguard."""
     named = {
         name.strip().lower()
         for value in headers.getall("Connection", ())
@@ -69,7 +76,12 @@ def _crossing(headers: Headers, dropped: frozenset[str]) -> Iterator[tuple[str, 
     }
     for name, value in headers.items():
         lowered = name.lower()
-        if lowered not in dropped and lowered not in named:
+        if (
+            lowered not in dropped
+            and lowered not in named
+            and not lowered.startswith(_OURS)
+            and not _CONTROL.search(value)
+        ):
             yield name, value
 
 
@@ -85,11 +97,7 @@ def to_upstream(
             compressed in any way that the caller takes.
     """
     dropped = _NOT_UPSTREAM | _CREDENTIALS if api_key is not None else _NOT_UPSTREAM
-    kept = [
-        (name, value)
-        for name, value in _crossing(headers, dropped)
-        if not name.lower().startswith("x-loopguard-")
-    ]
+    kept = list(_crossing(headers, dropped))
     encodings = headers.getall("Accept-Encoding", ()) if verbatim_body else ()
     kept.append(("Accept-Encoding", ", ".join(encodings) or "identity"))
     if api_key is not None:

@@ -5,7 +5,7 @@ from aiohttp import web
 
 from loopguard.errors import UpstreamUnusable
 from loopguard.proxy import headers as crossing
-from loopguard.proxy.upstream import Upstream
+from loopguard.proxy.upstream import Upstream, why_unusable
 
 
 async def pass_through(request: web.Request, upstream: Upstream, path: str) -> web.StreamResponse:
@@ -27,9 +27,10 @@ async def pass_through(request: web.Request, upstream: Upstream, path: str) -> w
             request.method, path, request.headers, body, length_bytes=length, verbatim_body=True
         )
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise UpstreamUnusable(f"the upstream could not be used ({type(error).__name__})") from None
+        raise UpstreamUnusable(why_unusable(error)) from None
     try:
-        answer = web.StreamResponse(status=response.status, reason=response.reason)
+        # The upstream's reason says nothing that the status does not, and may hold anything.
+        answer = web.StreamResponse(status=response.status)
         for name, value in crossing.to_caller(response.headers, verbatim_body=True):
             answer.headers.add(name, value)
         await answer.prepare(request)

@@ -24,6 +24,7 @@ from loopguard.errors import (
     InternalFault,
     InvalidRequest,
     LoopguardError,
+    PathForbidden,
     PathNotFound,
     Unauthorized,
 )
@@ -52,6 +53,7 @@ class Routes:
         profiles: by name, one of them ``default``.
         routes: the first whose glob matches the model names the profile.
         client_tokens: what a caller must present one of; none asked for where it is empty.
+        account_paths: refused, and whatever is below them.
         drain_s: told to callers that come while the process is ending.
     """
 
@@ -60,13 +62,16 @@ class Routes:
         shared: Shared,
         profiles: Mapping[str, Profile],
         routes: Sequence[Route],
+        *,
         client_tokens: Iterable[str],
+        account_paths: Iterable[str],
         drain_s: float,
     ) -> None:
         self._shared = shared
         self._profiles = profiles
         self._routes = routes
         self._client_tokens = [token.encode() for token in client_tokens]
+        self._account_paths = tuple(f"{path.rstrip('/')}/" for path in account_paths)
         self._drain_s = drain_s
         self.exchanges: set[Exchange] = set()
         self._requests = 0
@@ -112,6 +117,8 @@ class Routes:
         target = _read_target(request)
         dialect = DIALECTS.get(target.plain) if request.method == "POST" else None
         if dialect is None:
+            if f"{target.plain}/".startswith(self._account_paths):
+                raise PathForbidden("the operator's key is not lent for this path")
             return await pass_through(request, self._shared.upstream, target.rest + target.query)
         plan = dialect.plan(await request.read())
         profile = self._profile(target.profile, request, plan.model)

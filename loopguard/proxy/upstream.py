@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterable
 from types import TracebackType
 from typing import Self
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from yarl import URL
@@ -13,6 +14,29 @@ from loopguard.proxy import headers as crossing
 
 # More than a round trip to the far side of the world.
 _LAST_BYTES_S = 0.3
+
+
+_FIRST_FINAL_STATUS = 200
+
+
+def why_unusable(error: Exception) -> str:
+    """One sentence on an upstream that could not be asked, without anything that it sent."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "the upstream's certificate is not one that is trusted here"
+    return f"the upstream could not be used ({type(error).__name__})"
+
+
+def environment_proxy(url: str) -> URL | None:
+    """The proxy through which the environment has a URL asked, by HTTP_PROXY and its like.
+
+    aiohttp's ``trust_env`` would read them at every request, and with them ``~/.netrc``, and send
+    what stands there for the upstream's host.
+    """
+    target = URL(url)
+    written = getproxies().get(target.scheme)
+    if not written or target.host is None or proxy_bypass(target.host):
+        return None
+    return URL(written)
 
 
 class Upstream:
@@ -38,7 +62,7 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-            trust_env=True,
+            proxy=environment_proxy(base_url),
         )
 
     async def __aenter__(self) -> Self:
@@ -87,7 +111,7 @@ class Upstream:
             crossed.append(("Content-Length", str(length_bytes)))
         self._metrics.upstream_opened()
         try:
-            return await self._session.request(
+            response = await self._session.request(
                 method,
                 URL(self._base_url + path, encoded=True),
                 headers=crossed,
@@ -98,6 +122,11 @@ class Upstream:
         except BaseException:
             self._metrics.upstream_closed()
             raise
+        if response.status < _FIRST_FINAL_STATUS:
+            # A caller, or a proxy before it, would take 101 for the beginning of a tunnel.
+            self.abandon(response)
+            raise aiohttp.ClientResponseError(response.request_info, ())
+        return response
 
     def finish(self, response: aiohttp.ClientResponse) -> None:
         """Give back the connection of a response that was read to its sentinel.

@@ -560,3 +560,44 @@ def test_what_is_tuned_is_refused_in_the_words_of_the_launch():
         written(tree, {})
     assert refused.value.faults == at_launch.value.faults
     assert len(refused.value.faults) == 5
+
+
+@pytest.mark.parametrize(
+    ("toml", "key"),
+    [
+        ('[upstream]\nbase_url = "http://upstream.example/v1"\n', "upstream.base_url"),
+        ('[upstream]\nbase_url = "http://10.0.0.1:8000"\n', "upstream.base_url"),
+        ('[server]\nadmin_host = "0.0.0.0"\n', "server.admin_host"),
+        ('[server]\nadmin_host = "::"\n', "server.admin_host"),
+    ],
+)
+def test_exposure_is_warned_of(read, toml, key):
+    """What leaves unencrypted, and an admin listener that others reach, are told at the launch."""
+    (warning,) = read(f"[profiles.default]\n{toml}").warnings
+
+    assert warning.startswith(f"{key}: ")
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        '[upstream]\nbase_url = "http://localhost:8089/v1"\n',
+        '[upstream]\nbase_url = "http://[::1]:8089/v1"\n',
+        '[upstream]\nbase_url = "https://upstream.example/v1"\n',
+        '[server]\nadmin_host = "127.0.0.2"\n',
+    ],
+)
+def test_no_exposure_no_warning(read, toml):
+    """What stays on the machine, or leaves encrypted, is not warned of."""
+    assert read(f"[profiles.default]\n{toml}").warnings == ()
+
+
+@pytest.mark.parametrize("path", ["keys", "/Keys", "/keys/", "//keys", "/ke%79s", "", "/a b"])
+def test_account_path_is_plain(faults, path):
+    """A path of the account that no request could match is refused."""
+    assert faults(f'[upstream]\naccount_paths = ["{path}"]\n[profiles.default]\n') == [
+        (
+            "upstream.account_paths[0]: must begin with a slash, in small letters and as it is "
+            "spelt plainly"
+        )
+    ]
