@@ -1,6 +1,6 @@
 """What the detector costs: microseconds per character, and bytes per channel.
 
-    python -m tests.benchmarks.detector
+    python -m tests.benchmarks.parts.detector
 
 Processor time of this process, the best of three rounds; nothing is asserted.
 """

@@ -1,6 +1,6 @@
 """What a large ledger costs: inserts from the first to the last, and the summary of all of it.
 
-    python -m tests.benchmarks.ledger [--entries 1000000] [--url postgresql://...]
+    python -m tests.benchmarks.parts.ledger [--entries 1000000] [--url postgresql://...]
 
 The ledger is filled through its own commit, in the batches of its writer, with as many rows of
 exchanges as entries. After each tenth an entry is recorded as the proxy does it, alone and durable,
