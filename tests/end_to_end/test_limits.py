@@ -286,7 +286,7 @@ async def test_whole_reply_that_nobody_takes_is_given_up(
         "profiles__default__loop_detection__enabled": "false",
         "profiles__default__stretch_detection__enabled": "false",
     }
-    whole = Reply("word " * 1_600_000, delta_chars=8_000_000)
+    whole = Reply("word " * 1_000_000, delta_chars=64_000)
     async with guarded([whole], **environment) as ours, calling(ours) as caller:
         caller._writer.transport.pause_reading()
         await turning_until(lambda: bool(ours.records))
