@@ -196,6 +196,8 @@ class Metrics:
             ("kind",),
             registry=registry,
         )
+        for kind in ("entry", "exchange"):
+            self._ledger_lost.labels(kind)
         self._look_up_s = Histogram(
             "loopguard_look_up_duration_seconds",
             "Of asking the upstream for the record of a generation.",
