@@ -36,7 +36,7 @@ def test_retry_after(values: tuple[str, ...], seconds: float | None) -> None:
 
 
 def test_to_upstream() -> None:
-    """What is of the hop, the framing, the caller's host or ours stays; the rest crosses in order."""
+    """What is of the hop, the framing, the caller's host or ours stays; the rest crosses."""
     sent = crossing.to_upstream(
         proxied(
             ("Host", "loopguard"),
