@@ -43,6 +43,9 @@ def index_of(holder: Json, name: str = "index") -> int | None:
 def usage_of(usage: Json, prompt: Iterable[str], completion: str) -> Usage:
     """What the upstream counted.
 
+    With a provider key of the caller's own (``is_byok``) the cost is OpenRouter's fee alone, and
+    the provider's bill stands beside it (openrouter.md 1.3 and 4): the reply has cost both.
+
     Args:
         usage: its object.
         prompt: the fields whose sum is the prompt's tokens.
@@ -52,6 +55,9 @@ def usage_of(usage: Json, prompt: Iterable[str], completion: str) -> Usage:
         TypeError, ValueError: a figure is no number.
     """
     cost = usage.get("cost")
+    if cost is not None and usage.get("is_byok") is True:
+        details = expect(usage.get("cost_details"), dict) or {}
+        cost = float(cost) + float(details.get("upstream_inference_cost") or 0)
     return Usage(
         sum(int(usage.get(name) or 0) for name in prompt),
         int(usage.get(completion) or 0),
