@@ -5,8 +5,9 @@ import contextlib
 import logging
 import os
 import random
+import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,21 +18,24 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loopguard.billing.database import Database, LedgerTooNewError, LedgerUrlError
+from loopguard.billing.figures import run_figures
 from loopguard.billing.keys import Keys
 from loopguard.billing.ledger import Ledger
 from loopguard.billing.look_up import look_up_at
 from loopguard.billing.market import Market
 from loopguard.billing.reconciler import LookPolicy, Reconciler
-from loopguard.billing.runs import Runs
 from loopguard.core.detection.detector import describe
-from loopguard.metrics import Metrics
+from loopguard.errors import ModelResponseLoop
+from loopguard.metrics import CommandMetrics, Metrics
 from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.admin import Admin
-from loopguard.proxy.exchange import Shared
+from loopguard.proxy.exchange import Shared, TellLooped
+from loopguard.proxy.fleet import Fleet
 from loopguard.proxy.loop_memory import LoopMemory
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.proxy.report import Report
 from loopguard.proxy.routes import Routes
+from loopguard.proxy.sight import DiscardedReply, Sights
 from loopguard.proxy.upstream import Upstream, environment_proxy
 from loopguard.settings import ConfigurationError, Settings
 from loopguard.settings import Ledger as LedgerSettings
@@ -44,6 +48,9 @@ _STALL_PROBE_S = 0.05
 # A drained exchange has its last event written by then, unless its caller does not read.
 _FAREWELL_S = 2.0
 
+
+# How long the figures of a run wait for rows on their way, which are written twice a second.
+_FLUSH_S = 1.0
 
 # An entry is leased for so many of the longest look-ups: its own, its settling, and clocks.
 _LEASE_LOOKS = 3
@@ -135,53 +142,59 @@ def ledger_url(ledger: LedgerSettings, environ: Mapping[str, str] = os.environ) 
     return f"sqlite:///{Path(folder).absolute() / 'ledger.db'}"
 
 
-class Loopguard:
-    """The two listeners and all that serves them; an asynchronous context manager.
+class Api:
+    """What serves callers in one event loop, a `loopguard.proxy.fleet.Worker`.
+
+    An asynchronous context manager; callers reach it once it listens, or is given connections.
 
     Args:
         settings: the configuration.
+        metrics: what is counted.
+        tell_looped: tells the other workers what this one remembers.
         on_exchange: further reader of the records of ended exchanges.
-
-    Attributes:
-        api_port: where callers are served, once entered.
-        admin_port: where operators look, once entered.
     """
 
     def __init__(
-        self, settings: Settings, on_exchange: Callable[[ExchangeRecord], None] | None = None
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        tell_looped: TellLooped,
+        on_exchange: Callable[[ExchangeRecord], None] | None = None,
     ) -> None:
         self._settings = settings
+        self._metrics = metrics
+        self._tell_looped = tell_looped
         self._on_exchange = on_exchange
-        self.api_port = 0
-        self.admin_port = 0
+        self._opened = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Listen.
+        """Open the ledger and make everything ready.
 
         Raises:
-            OSError: an address cannot be bound.
             ConfigurationError: the ledger cannot be used.
         """
         settings = self._settings
         server = settings.server
-        self._metrics = Metrics(CollectorRegistry())
-        self._opened = contextlib.AsyncExitStack()
-        books = await self._opened.enter_async_context(open_books(settings, self._metrics))
-        self._upstream = Upstream(
-            settings.upstream.base_url,
-            None
-            if settings.upstream.api_key is None
-            else settings.upstream.api_key.get_secret_value(),
-            settings.upstream.connect_timeout_s,
-            self._metrics,
+        self._books = await self._opened.enter_async_context(open_books(settings, self._metrics))
+        self._upstream = await self._opened.enter_async_context(
+            Upstream(
+                settings.upstream.base_url,
+                None
+                if settings.upstream.api_key is None
+                else settings.upstream.api_key.get_secret_value(),
+                settings.upstream.connect_timeout_s,
+                self._metrics,
+            )
         )
         self._report = Report(self._metrics, time.time, self._on_exchange)
+        self._loop_memory = LoopMemory(settings.loop_memory.ttl_s, time.monotonic)
         shared = Shared(
             upstream=self._upstream,
             policy=settings.retry,
-            loop_memory=LoopMemory(settings.loop_memory.ttl_s, time.monotonic),
+            loop_memory=self._loop_memory,
+            tell_looped=self._tell_looped,
             report=self._report,
-            accounts=Accounts(books.ledger, books.keys),
+            accounts=Accounts(self._books.ledger, self._books.keys),
             first_delta_timeout_s=settings.upstream.first_delta_timeout_s,
             keepalive_s=server.keepalive_s,
             max_event_bytes=server.max_line_bytes,
@@ -198,28 +211,16 @@ class Loopguard:
             account_paths=settings.upstream.account_paths if settings.upstream.api_key else (),
             drain_s=server.drain_s,
         )
-        self._metrics.watch_held_bytes(self._held_bytes)
-        api = web.Application(client_max_size=server.max_body_bytes)
-        api.router.add_route("*", r"/{path:[\s\S]*}", self._routes.handle)
-        api.on_response_prepare.append(self._routes.end_connection)
-        admin = Admin(
-            self._metrics,
-            Runs(books.ledger, books.reconciler),
-            lambda: not self._routes.draining,
-        ).application()
+        application = web.Application(client_max_size=server.max_body_bytes)
+        application.router.add_route("*", r"/{path:[\s\S]*}", self._routes.handle)
+        application.on_response_prepare.append(self._routes.end_connection)
         # The caller's leaving is noticed in silent phases too (lessons.md 1).
-        self._api = web.AppRunner(
-            api, handler_cancellation=True, access_log=None, shutdown_timeout=_FAREWELL_S
+        self._runner = web.AppRunner(
+            application, handler_cancellation=True, access_log=None, shutdown_timeout=_FAREWELL_S
         )
-        self._admin = web.AppRunner(admin, access_log=None, shutdown_timeout=_FAREWELL_S)
-        try:
-            self.api_port = await _listen(self._api, server.host, server.port)
-            self.admin_port = await _listen(self._admin, server.admin_host, server.admin_port)
-        except BaseException:
-            await self._close()
-            raise
+        await self._runner.setup()
+        self._opened.push_async_callback(self._runner.cleanup)
         self._stall_probe = asyncio.create_task(self._probe_stalls())
-        self._announce()
         return self
 
     async def __aexit__(
@@ -229,13 +230,128 @@ class Loopguard:
         traceback: TracebackType | None,
     ) -> None:
         self._stall_probe.cancel()
-        await self._close()
-
-    async def _close(self) -> None:
-        await self._api.cleanup()
-        await self._admin.cleanup()
         await self._opened.aclose()
-        await self._upstream.__aexit__(None, None, None)
+
+    async def listen(self, bound: Iterable[socket.socket]) -> None:
+        """Take callers at these addresses.
+
+        Raises:
+            OSError: somebody else listens there.
+        """
+        for place in bound:
+            await web.SockSite(self._runner, place).start()
+
+    async def sights(self) -> Sights:
+        """The exchanges in flight."""
+        return self._routes.sights()
+
+    async def discarded(self) -> list[DiscardedReply]:
+        """The latest replies that tripped, the newest last."""
+        return list(self._report.discarded)
+
+    async def refresh(self) -> None:
+        """Sum up what is held back, which changes with every chunk."""
+        self._metrics.bytes_held(sum(exchange.held_bytes for exchange in self._routes.exchanges))
+
+    async def flush(self) -> None:
+        """Write the rows for the ledger that are still in memory, within reason."""
+        await self._books.ledger.flush(_FLUSH_S)
+
+    async def settle(self, run: str, within_s: float) -> None:
+        """Ask for the prices that a run owes, with the keys that were seen here."""
+        await self._books.reconciler.settle(run, within_s)
+
+    async def run_figures(self, run: str) -> dict[str, object]:
+        """The figures of a run, as `loopguard.billing.figures.run_figures` names them."""
+        return await run_figures(self._books.ledger.database, run)
+
+    async def looped(self, request: bytes, error: ModelResponseLoop, replies: int) -> None:
+        """A request has cost another worker so many looping replies, and this error."""
+        self._loop_memory.remember(request, error, replies)
+
+    async def drain(self) -> None:
+        """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
+        server = self._settings.server
+        await self._routes.drain(server.drain_delay_s, server.drain_s, _FAREWELL_S)
+
+    async def _probe_stalls(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            asleep_at = loop.time()
+            await asyncio.sleep(_STALL_PROBE_S)
+            self._metrics.stalled_loop(loop.time() - asleep_at - _STALL_PROBE_S)
+
+
+class Loopguard:
+    """The two listeners and all that serves them; an asynchronous context manager.
+
+    Args:
+        settings: the configuration.
+        on_exchange: further reader of the records of ended exchanges.
+
+    Attributes:
+        fleet: what serves callers.
+        api_port: where callers are served, once entered.
+        admin_port: where operators look, once entered.
+    """
+
+    def __init__(
+        self, settings: Settings, on_exchange: Callable[[ExchangeRecord], None] | None = None
+    ) -> None:
+        self._settings = settings
+        self._on_exchange = on_exchange
+        self._opened = contextlib.AsyncExitStack()
+        self.fleet = Fleet()
+        self.api_port = 0
+        self.admin_port = 0
+
+    async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            OSError: an address cannot be bound.
+            ConfigurationError: the ledger cannot be used.
+        """
+        try:
+            await self._open()
+        except BaseException:
+            await self._opened.aclose()
+            raise
+        self._announce()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._opened.aclose()
+
+    async def _open(self) -> None:
+        server = self._settings.server
+        registry = CollectorRegistry()
+        command_metrics = CommandMetrics(registry)
+        bound = await _bind(server.host, server.port)
+        for place in bound:
+            self._opened.callback(place.close)
+        self.api_port = bound[0].getsockname()[1]
+        operators = await _bind(server.admin_host, server.admin_port)
+        admin = web.AppRunner(
+            Admin(registry, self.fleet).application(),
+            access_log=None,
+            shutdown_timeout=_FAREWELL_S,
+        )
+        await admin.setup()
+        self._opened.push_async_callback(admin.cleanup)
+        for place in operators:
+            await web.SockSite(admin, place).start()
+        self.admin_port = operators[0].getsockname()[1]
+        api = Api(self._settings, Metrics(registry), _nobody_to_tell, self._on_exchange)
+        await self._opened.enter_async_context(api)
+        await api.listen(bound)
+        self.fleet.workers.append(api)
+        command_metrics.workers_serve(1)
 
     def _announce(self) -> None:
         for warning in self._settings.warnings:
@@ -254,22 +370,21 @@ class Loopguard:
     async def drain(self) -> None:
         """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
         _log.info("draining")
-        server = self._settings.server
-        await self._routes.drain(server.drain_delay_s, server.drain_s, _FAREWELL_S)
-
-    def _held_bytes(self) -> int:
-        return sum(exchange.held_bytes for exchange in self._routes.exchanges)
-
-    async def _probe_stalls(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            asleep_at = loop.time()
-            await asyncio.sleep(_STALL_PROBE_S)
-            self._metrics.stalled_loop(loop.time() - asleep_at - _STALL_PROBE_S)
+        await self.fleet.drain()
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int) -> int:
-    """Serve on an address and return the port, which the system chooses where it is 0."""
-    await runner.setup()
-    await web.TCPSite(runner, host, port).start()
-    return int(runner.addresses[0][1])
+async def _nobody_to_tell(request: bytes, error: ModelResponseLoop, replies: int) -> None:
+    """A process alone has nobody else to remember what has looped."""
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets at every address of a host, chosen as the event loop does; they do not listen yet.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, host, port, start_serving=False)
+    bound = [socket.socket(fileno=os.dup(place.fileno())) for place in server.sockets]
+    server.close()
+    return bound

@@ -5,11 +5,18 @@ names have series of their own, the rest share ``other``. Nothing is labelled by
 generation.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from decimal import Decimal
 from importlib.metadata import version
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    generate_latest,
+)
 
 MAX_MODELS = 100
 """A deployment uses a few dozen models; a caller that makes names up must not cost memory."""
@@ -41,11 +48,31 @@ _REPLIED = frozenset({"completed", "looped"})
 """How an attempt ends whose model has written something for certain."""
 
 
-class Metrics:
-    """The series of one process, kept in the registry that is passed in."""
+def exposition(registry: CollectorRegistry) -> bytes:
+    """All series of a registry in Prometheus' text format, version 0.0.4."""
+    return generate_latest(registry)
+
+
+class CommandMetrics:
+    """The series of a whole command, however many workers it has."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+        self._workers = Gauge(
+            "loopguard_workers", "Workers that serve callers now.", registry=registry
+        )
+        Info("loopguard_build", "What is running.", registry=registry).info(
+            {"version": version("loopguard")}
+        )
+
+    def workers_serve(self, workers: int) -> None:
+        """So many workers serve callers now."""
+        self._workers.set(workers)
+
+
+class Metrics:
+    """The series of one worker, kept in the registry that is passed in."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._models: set[str] = set()
         self._longest_stall_s = 0.0
 
@@ -125,17 +152,27 @@ class Metrics:
             registry=registry,
         )
         self._in_flight = Gauge(
-            "loopguard_exchanges_in_flight", "Exchanges that have not ended.", registry=registry
+            "loopguard_exchanges_in_flight",
+            "Exchanges that have not ended.",
+            multiprocess_mode="livesum",
+            registry=registry,
         )
         self._open_upstreams = Gauge(
-            "loopguard_open_upstreams", "Upstream responses that are open.", registry=registry
+            "loopguard_open_upstreams",
+            "Upstream responses that are open.",
+            multiprocess_mode="livesum",
+            registry=registry,
         )
         self._held_bytes = Gauge(
-            "loopguard_held_bytes", "Reply bytes held back from callers.", registry=registry
+            "loopguard_held_bytes",
+            "Reply bytes held back from callers.",
+            multiprocess_mode="livesum",
+            registry=registry,
         )
         self._stall_s = Gauge(
             "loopguard_event_loop_longest_stall_seconds",
             "The longest time that the event loop did not turn, since the start.",
+            multiprocess_mode="livemax",
             registry=registry,
         )
         self._stalls_s = Histogram(
@@ -178,16 +215,22 @@ class Metrics:
             registry=registry,
         )
         self._ledger_entries = Gauge(
-            "loopguard_ledger_entries", "Entries of the ledger.", ("state",), registry=registry
+            "loopguard_ledger_entries",
+            "Entries of the ledger.",
+            ("state",),
+            multiprocess_mode="livemostrecent",
+            registry=registry,
         )
         self._oldest_owed_s = Gauge(
             "loopguard_ledger_oldest_owed_seconds",
             "Age of the oldest entry that has no price yet; 0 without any.",
+            multiprocess_mode="livemostrecent",
             registry=registry,
         )
         self._ledger_backlog = Gauge(
             "loopguard_ledger_backlog_rows",
             "Rows in memory that the database has not taken yet.",
+            multiprocess_mode="livesum",
             registry=registry,
         )
         self._ledger_lost = Counter(
@@ -204,9 +247,6 @@ class Metrics:
             ("outcome",),
             buckets=_LOOK_UP_BUCKETS_S,
             registry=registry,
-        )
-        Info("loopguard_build", "What is running.", registry=registry).info(
-            {"version": version("loopguard")}
         )
 
     def exchange_began(self) -> None:
@@ -284,9 +324,9 @@ class Metrics:
         """An upstream response that was open was closed."""
         self._open_upstreams.dec()
 
-    def watch_held_bytes(self, held_bytes: Callable[[], float]) -> None:
-        """Ask for the reply bytes that are held back whenever the series are read."""
-        self._held_bytes.set_function(held_bytes)
+    def bytes_held(self, held_bytes: int) -> None:
+        """So many reply bytes are held back now."""
+        self._held_bytes.set(held_bytes)
 
     def stalled_loop(self, stall_s: float) -> None:
         """The event loop turned so many seconds late; the longest such time is kept as well."""
@@ -344,10 +384,6 @@ class Metrics:
     def ledger_lost(self, kind: str) -> None:
         """A row, of an entry or an exchange, was lost because the memory for rows is full."""
         self._ledger_lost.labels(kind).inc()
-
-    def exposition(self) -> bytes:
-        """All series of the registry in Prometheus' text format, version 0.0.4."""
-        return generate_latest(self._registry)
 
     def _begin_loop_series(self, profile: str, model: str) -> None:
         """Show zeros before the first loop: a rate misses the first value of a new series."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
-from loopguard.billing.runs import Runs
-from loopguard.metrics import Metrics
+from loopguard.metrics import exposition
+from loopguard.proxy.fleet import Fleet
 
 # What a person waits for without asking why; most prices need longer, some seconds suffice.
 _SETTLE_S = 10.0
@@ -25,15 +26,13 @@ class Admin:
     """Answers operators.
 
     Args:
-        metrics: what is shown.
-        runs: whose figures are shown.
-        ready: whether further exchanges are taken.
+        registry: of the series that are shown.
+        fleet: the workers that are asked.
     """
 
-    def __init__(self, metrics: Metrics, runs: Runs, ready: Callable[[], bool]) -> None:
-        self._metrics = metrics
-        self._runs = runs
-        self._ready = ready
+    def __init__(self, registry: CollectorRegistry, fleet: Fleet) -> None:
+        self._registry = registry
+        self._fleet = fleet
 
     def application(self) -> web.Application:
         """The routes."""
@@ -46,8 +45,9 @@ class Admin:
         return application
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
+        await self._fleet.refresh()
         return web.Response(
-            body=self._metrics.exposition(),
+            body=exposition(self._registry),
             headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
@@ -55,11 +55,11 @@ class Admin:
         return web.json_response({"alive": True})
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        ready = self._ready()
+        ready = self._fleet.ready
         return web.json_response({"ready": ready}, status=200 if ready else 503)
 
     async def _show_run(self, request: web.Request) -> web.Response:
-        return await _answered(self._runs.figures(request.match_info["run"]), _READ_S)
+        return await _answered(self._fleet.run_figures(request.match_info["run"]), _READ_S)
 
     async def _close_run(self, request: web.Request) -> web.Response:
         try:
@@ -71,7 +71,7 @@ class Admin:
                 {"error": f"within_s is no number of seconds from 0 to {_MAX_SETTLE_S:g}"},
                 status=400,
             )
-        closed = self._runs.close(request.match_info["run"], within_s)
+        closed = self._fleet.close_run(request.match_info["run"], within_s)
         return await _answered(closed, within_s + _READ_S)
 
 

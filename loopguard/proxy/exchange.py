@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import count
 from time import perf_counter
+from typing import TypeAlias
 
 from aiohttp import web
 
@@ -52,6 +53,10 @@ from loopguard.proxy.upstream import Upstream
 _DELIVERY_S = 60.0
 
 
+TellLooped: TypeAlias = Callable[[bytes, ModelResponseLoop, int], Awaitable[None]]
+"""Tells the other workers which request looped, with which error and how many replies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """What all exchanges share.
@@ -60,6 +65,7 @@ class Shared:
         upstream: where attempts are made.
         policy: the budget of an exchange.
         loop_memory: what has looped lately.
+        tell_looped: lets every other worker remember it too.
         report: told of every end.
         accounts: told of the same, for the ledger.
         first_delta_timeout_s: seconds that an attempt may take to its first delta.
@@ -74,6 +80,7 @@ class Shared:
     upstream: Upstream
     policy: RetryPolicy
     loop_memory: LoopMemory
+    tell_looped: TellLooped
     report: Report
     accounts: Accounts
     first_delta_timeout_s: float
@@ -349,7 +356,7 @@ class Exchange:
         self.record.outcome = outcome_name(self._outcomes[-1])
         if isinstance(told, ModelResponseLoop):
             self.record.outcome = "looped"
-            self._remember(told)
+            await self._remember(told)
             self._shared.report.loops_exhausted(self.record)
         return await self._fail(told)
 
@@ -411,9 +418,12 @@ class Exchange:
         memory = self._shared.loop_memory
         return memory.replies(self._request_digest()) if len(memory) else 0
 
-    def _remember(self, error: ModelResponseLoop) -> None:
+    async def _remember(self, error: ModelResponseLoop) -> None:
+        """Remember the loops everywhere before the caller is told, who may ask again at once."""
         loops = sum(isinstance(outcome, Tripped) for outcome in self._outcomes)
-        self._shared.loop_memory.remember(self._request_digest(), error, loops)
+        request = self._request_digest()
+        self._shared.loop_memory.remember(request, error, loops)
+        await self._shared.tell_looped(request, error, loops)
 
     async def _refuse_remembered(self) -> web.StreamResponse:
         self.record.outcome = "remembered"

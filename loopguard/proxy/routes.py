@@ -32,14 +32,11 @@ from loopguard.proxy import headers as crossing
 from loopguard.proxy.caller import CallerGone, error_response
 from loopguard.proxy.exchange import Exchange, Shared
 from loopguard.proxy.passthrough import pass_through
-from loopguard.proxy.sight import Sights
+from loopguard.proxy.sight import SHOWN_EXCHANGES, Sights
 from loopguard.settings import DEFAULT_PROFILE, Route
 
 # A fragment has no place in a request; the upstream would be sent what stands before it.
 _PATH = re.compile(r"(?:/profiles/(?P<profile>[^/]*))?(?:/api)?/v1(?P<rest>/[^#]*)")
-
-# More than a person reads. Each costs some 20 us, during which nothing is relayed.
-_SHOWN_EXCHANGES = 100
 
 # Where some servers cut a segment: parameters, a second query, spaces and controls.
 _AFTER_A_NAME = re.compile(r"[;?#\x00-\x20].*", re.DOTALL)
@@ -142,7 +139,7 @@ class Routes:
         discarded = self._shared.report.discarded
         suspected = {each for each in self.exchanges if each.state == "suspected"}
         shown = nsmallest(
-            _SHOWN_EXCHANGES,
+            SHOWN_EXCHANGES,
             self.exchanges,
             key=lambda each: (each not in suspected, each.began_at),
         )

@@ -6,6 +6,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from loopguard.core.detection.detector import Level, Rule
 
+SHOWN_EXCHANGES = 100
+"""More than a person reads. Each costs some 20 us, during which nothing is relayed."""
+
 State: TypeAlias = Literal[
     "asking",  # no delta has come yet
     "streaming",  # deltas leave as they come
@@ -42,7 +45,7 @@ class Sight:
 
 
 class Sights(NamedTuple):
-    """The exchanges of one process at one moment.
+    """The exchanges in flight at one moment.
 
     Attributes:
         in_flight: how many run.

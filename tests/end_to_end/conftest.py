@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from loopguard.app import Loopguard
+from loopguard.app import Api, Loopguard
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.settings import load
 from tests.fake_openrouter import FakeOpenRouter, Refusal
@@ -36,6 +36,13 @@ class Guarded:
     loopguard: Loopguard
     records: list[ExchangeRecord] = field(default_factory=list)
     ledger_url: str = ""
+
+    @property
+    def api(self) -> Api:
+        """What serves callers."""
+        (worker,) = self.loopguard.fleet.workers
+        assert isinstance(worker, Api)
+        return worker
 
     @property
     def origin(self) -> str:

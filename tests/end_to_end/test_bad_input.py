@@ -282,9 +282,9 @@ async def test_upload_that_breaks_off_costs_nothing(guarded: Guard) -> None:
     """A caller who leaves in the middle of its request has cost no attempt and no exchange."""
     async with guarded([GOOD]) as ours:
         async with calling(ours, b'{"model":', {"Content-Length": "100"}) as caller:
-            await turning_until(lambda: ours.loopguard._routes._requests == 1)
+            await turning_until(lambda: ours.api._routes._requests == 1)
             caller.leave()
-            await turning_until(lambda: ours.loopguard._routes._requests == 0)
+            await turning_until(lambda: ours.api._routes._requests == 0)
         assert ours.fake.requests == []
         assert ours.records == []
 
@@ -316,7 +316,7 @@ async def test_fault_of_our_own_after_the_head(
 
     async def opened(_: object) -> None:
         await turning_until(
-            lambda: any(exchange._caller.opened for exchange in ours.loopguard._routes.exchanges)
+            lambda: any(exchange._caller.opened for exchange in ours.api._routes.exchanges)
         )
 
     monkeypatch.setattr(chat.Held, "stream", stream)

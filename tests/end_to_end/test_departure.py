@@ -71,7 +71,7 @@ PHASES = {
 
 
 def only_exchange(guarded: Guarded) -> Exchange:
-    (exchange,) = guarded.loopguard._routes.exchanges
+    (exchange,) = guarded.api._routes.exchanges
     return exchange
 
 
@@ -183,7 +183,7 @@ async def test_unreachable_host_is_given_up(guarded: Guard, mode: str) -> None:
     with unreachable() as base_url:
         async with guarded([], upstream__base_url=base_url) as ours:
             async with calling(ours, body, headers) as caller:
-                await turning_until(lambda: len(ours.loopguard._routes.exchanges) == 1)
+                await turning_until(lambda: len(ours.api._routes.exchanges) == 1)
                 caller.leave()
                 await turning_until(lambda: len(ours.records) == 1)
             assert ours.records[0].attempts[0].outcome == "departed"
@@ -213,7 +213,7 @@ async def test_caller_who_stays_is_not_taken_for_gone(guarded: Guard) -> None:
 
     async with guarded([[head(), *EVENTS[:4], wait, *EVENTS[4:]]]) as ours:
         async with calling(ours) as caller:
-            await turning_until(lambda: bool(ours.loopguard._routes.exchanges))
+            await turning_until(lambda: bool(ours.api._routes.exchanges))
             await turning_until(lambda: text_read(24)(only_exchange(ours)))
             gate.set()
             assert await caller.head() == 200

@@ -82,7 +82,7 @@ async def test_delay(guarded: Guard) -> None:
             await kept.whole()
             assert "connection" not in kept.headers
         draining = asyncio.create_task(ours.loopguard.drain())
-        await turning_until(lambda: ours.loopguard._routes.draining)
+        await turning_until(lambda: ours.api._routes.draining)
         assert await status_of(f"{ours.admin}/readyz") == 503
         for mode in ("held", "whole", "live"):
             body, headers = asked(mode)
@@ -137,7 +137,7 @@ async def test_wait_is_not_waited_for(guarded: Guard) -> None:
         async with calling(ours) as caller:
             await ours.fake.attempt(1)
             await turning_until(
-                lambda: any(exchange._outcomes for exchange in ours.loopguard._routes.exchanges)
+                lambda: any(exchange._outcomes for exchange in ours.api._routes.exchanges)
             )
             await ours.loopguard.drain()
             await caller.whole()

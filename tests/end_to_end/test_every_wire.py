@@ -173,7 +173,7 @@ async def test_every_path_that_replies_is_guarded() -> None:
             carried = unit.encode() in b"".join(wire.events(loop(unit, channel=channel, chars=500)))
             assert carried == (channel in DIALECTS[path].CHANNELS), (path, channel)
     async with guarded([]) as ours:
-        handlers = [route.handler for route in ours.loopguard._api.app.router.routes()]
+        handlers = [route.handler for route in ours.api._runner.app.router.routes()]
     assert {handler.__func__ for handler in handlers} == {Routes.handle}
 
 

@@ -215,7 +215,7 @@ async def test_connect_holds_for_the_name_too(
         "upstream__connect_timeout_s": "0.05",
     }
     async with guarded([], **environment) as ours:
-        monkeypatch.setattr(ours.loopguard._upstream._session.connector, "_resolve_host", resolve)
+        monkeypatch.setattr(ours.api._upstream._session.connector, "_resolve_host", resolve)
         caller = await ask(ours)
         assert (caller.status, caller.error["type"]) == (502, "upstream_unusable")
         assert outcomes(ours) == ["broken"] * 4
@@ -230,7 +230,7 @@ async def pause_until_blocked(guarded: Guarded, caller: RawCaller) -> None:
     receiver = caller._writer.get_extra_info("socket")
     receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     caller._writer.transport.pause_reading()
-    (exchange,) = guarded.loopguard._routes.exchanges
+    (exchange,) = guarded.api._routes.exchanges
 
     def blocked() -> bool:
         writer = exchange._caller._request.transport
@@ -273,7 +273,7 @@ async def test_caller_who_never_reads_is_given_up(
         caller._writer.transport.pause_reading()
         await turning_until(lambda: bool(ours.records))
         assert ours.records[0].outcome in {"departed", "timed_out"}
-        assert not ours.loopguard._routes.exchanges
+        assert not ours.api._routes.exchanges
 
 
 async def test_whole_reply_that_nobody_takes_is_given_up(
@@ -316,7 +316,7 @@ async def test_what_live_holds_back_is_bounded(guarded: Guard) -> None:
         calling(ours, *asked("live")) as caller,
     ):
         await caller.until(PROCESSING * 10)
-        (exchange,) = ours.loopguard._routes.exchanges
+        (exchange,) = ours.api._routes.exchanges
         assert exchange.held_bytes <= 256 + len(PROCESSING)
 
 

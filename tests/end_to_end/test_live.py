@@ -209,7 +209,7 @@ async def test_what_is_suspected_is_held(guarded: Guard) -> None:
     async with guarded([[head(), *events[:60], wait(gate), *events[60:]]]) as ours:
         async with calling(ours, *LIVE) as caller:
             await caller.until(b"yes no")
-            (exchange,) = ours.loopguard._routes.exchanges
+            (exchange,) = ours.api._routes.exchanges
             await turning_until(lambda: exchange.held_bytes > 8_000)
             assert len(caller.body) < 10_000
             gate.set()

@@ -160,7 +160,7 @@ async def test_path_and_query_are_as_written(
     """Path and query go upstream as the caller wrote them, with no byte decoded or encoded."""
     seen = []
     async with guarded([]) as ours:
-        session = ours.loopguard._upstream._session
+        session = ours.api._upstream._session
         request = session.request
 
         async def spy(method: str, url: object, **more: object) -> aiohttp.ClientResponse:

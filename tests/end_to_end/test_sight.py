@@ -17,7 +17,7 @@ async def seen(ours: Guarded, found: Callable[[Sight], bool]) -> Sight:
     """The sight of the only exchange, once it is as expected."""
     async with asyncio.timeout(10):
         while True:
-            sights = ours.loopguard._routes.sights()
+            sights = ours.api._routes.sights()
             assert sights.in_flight == len(sights.shown)
             assert sights.suspected == sum(each.state == "suspected" for each in sights.shown)
             for sight in sights.shown:
@@ -51,7 +51,7 @@ async def test_an_exchange_is_seen_from_its_request_to_its_end(
         written.set()
         async for _ in await reading:
             pass
-        assert ours.loopguard._routes.sights() == (0, 0, [], "")
+        assert ours.api._routes.sights() == (0, 0, [], "")
 
 
 async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> None:
@@ -68,9 +68,9 @@ async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> N
         near.set()
         sight = await seen(ours, lambda sight: sight.state == "waiting")
         assert (sight.attempt, sight.chars) == (1, 3840)
-        newest = ours.loopguard._routes.sights().newest
+        newest = ours.api._routes.sights().newest
         assert newest == f"{sight.exchange}/1"
-        (discarded,) = ours.loopguard._report.discarded
+        (discarded,) = ours.api._report.discarded
         assert (discarded.exchange, discarded.attempt) == (sight.exchange, 1)
         assert (discarded.rule, discarded.channel, discarded.chars) == ("stretch", "content", 3840)
         assert discarded.sentence.startswith("nothing new said in ")

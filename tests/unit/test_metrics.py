@@ -7,19 +7,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from loopguard.metrics import MAX_MODEL_CHARS, MAX_MODELS, Metrics
+from loopguard.metrics import MAX_MODEL_CHARS, MAX_MODELS, CommandMetrics, Metrics, exposition
 
 
 class Scraped:
     """Metrics in a registry of their own, read through the text that is scraped."""
 
     def __init__(self) -> None:
-        self.metrics = Metrics(CollectorRegistry())
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry)
 
     def series(self, name: str) -> dict[tuple[tuple[str, str], ...], float]:
         return {
             tuple(sorted(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(self.metrics.exposition().decode())
+            for family in text_string_to_metric_families(exposition(self.registry).decode())
             for sample in family.samples
             if sample.name == name
         }
@@ -128,7 +129,7 @@ def test_gauges(scraped):
     scraped.metrics.upstream_opened()
     scraped.metrics.upstream_opened()
     scraped.metrics.upstream_closed()
-    scraped.metrics.watch_held_bytes(lambda: 3072)
+    scraped.metrics.bytes_held(3072)
 
     assert scraped.value("loopguard_open_upstreams") == 1
     assert scraped.value("loopguard_held_bytes") == 3072
@@ -144,8 +145,10 @@ def test_longest_stall(scraped):
     assert scraped.value("loopguard_event_loop_longest_stall_seconds") == 0.5
 
 
-def test_build(scraped):
-    """The version that is running is told."""
+def test_command(scraped):
+    """The version that is running is told, and how many workers serve."""
+    CommandMetrics(scraped.registry).workers_serve(2)
+    assert scraped.value("loopguard_workers") == 2
     assert scraped.value("loopguard_build_info", version=version("loopguard")) == 1
 
 
