@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping
 from tests.benchmarks.upstream import STAMP_CHARS, Asked
 
 _END = b"0\r\n\r\n"
-_SENTINEL = b"[DONE]"
+_STREAM_MARKS = b"data:", b"[DONE]"
+_WHOLE_MARKS = b"{", b"}"
+"""What a body begins with, and what stands in it before the end."""
+
 _MARK_BYTES = 64
-"""Of the end of what was read: holds the sentinel and the last frame."""
+"""Of the end of what was read: holds the last event and the last frame."""
 
 _STAMP = re.compile(rb"@(\d{%d})@" % STAMP_CHARS)
 
@@ -22,6 +25,11 @@ class CallFailed(Exception):
 class Caller(asyncio.Protocol):
     """Asks once and reads to the end.
 
+    Args:
+        request: all of it.
+        marks: what its body begins with and ends on.
+        stamped: whether chunks say when they were sent.
+
     Attributes:
         done: the end of the reply, or why there was none.
         first_ns: when its first event came, or the body of one that is no stream; 0 before.
@@ -29,12 +37,13 @@ class Caller(asyncio.Protocol):
         left_ns: when it left; 0 where it did not.
     """
 
-    def __init__(self, request: bytes, *, stamped: bool = False) -> None:
+    def __init__(self, request: bytes, marks: tuple[bytes, bytes], *, stamped: bool) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.first_ns = 0
         self.left_ns = 0
         self.delays_ns: list[int] = []
         self._request = request
+        self._beginning, self._ending = marks
         self._stamped = stamped
         self._head = b""
         self._missing: int | None = None
@@ -59,7 +68,8 @@ class Caller(asyncio.Protocol):
             return
         self._tail = data[-_MARK_BYTES:] if len(data) >= _MARK_BYTES else self._tail + data
         if self._tail.endswith(_END):
-            self._end(None if _SENTINEL in self._tail else CallFailed("a reply was ended early"))
+            whole = self._ending in self._tail
+            self._end(None if whole else CallFailed("a reply was ended early"))
 
     def _begin(self, data: bytes) -> bytes:
         """Read the head and what of the body is there."""
@@ -68,7 +78,7 @@ class Caller(asyncio.Protocol):
         if ended and not head.startswith(b"HTTP/1.1 200"):
             self._end(CallFailed(f"the answer was {self._head[:400]!r}"))
         length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
-        if not ended or (b"data:" not in body and not length):
+        if not ended or self._beginning not in body:
             return b""
         self.first_ns = time.monotonic_ns()
         self._missing = int(length) if length else None
@@ -100,8 +110,9 @@ async def call(
     lines += [f"{name}: {value}" for name, value in headers.items()]
     request = "\r\n".join([*lines, "", ""]).encode() + body
     loop = asyncio.get_running_loop()
+    marks = _STREAM_MARKS if stream else _WHOLE_MARKS
     _, caller = await loop.create_connection(
-        lambda: Caller(request, stamped=asked.stamped), "127.0.0.1", port
+        lambda: Caller(request, marks, stamped=asked.stamped), "127.0.0.1", port
     )
     return caller
 

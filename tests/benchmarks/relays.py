@@ -1,6 +1,7 @@
 """Everything that is measured, each started as its own documentation says, on one core."""
 
 import json
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -124,13 +125,16 @@ def _litellm(name: str, upstream_port: int) -> Iterator[Relay]:
         written.write_text(json.dumps(configuration))  # which is YAML
         command = [str(LITELLM.command), "--config", str(written), "--port", str(port)]
         command += ["--host", "127.0.0.1", "--num_workers", "1"]
+        key = f"sk-{secrets.token_hex(32)}"  # without one it does not start
         environment = {
+            "LITELLM_MASTER_KEY": key,
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is fetched at the start
             "LITELLM_MODE": "PRODUCTION",
             "LITELLM_LOG": "ERROR",
         }
+        headers = {"Authorization": f"Bearer {key}"}
         with started(command, port, [RELAY_CORE], **environment) as pid:
-            yield Relay(name, port, pid, idle_bytes=rss_bytes(pid))
+            yield Relay(name, port, pid, headers, idle_bytes=rss_bytes(pid))
 
 
 @contextmanager
@@ -143,7 +147,8 @@ def _portkey(name: str, upstream_port: int) -> Iterator[Relay]:
         "x-portkey-provider": "openai",
         "x-portkey-custom-host": f"http://127.0.0.1:{upstream_port}/v1",
     }
-    command = ["node", str(PORTKEY.command), f"--port={port}", "--headless"]
+    mended = str(CONFIGURATION / "portkey.mjs")
+    command = ["node", "--import", mended, str(PORTKEY.command), f"--port={port}", "--headless"]
     environment = {"NODE_ENV": "production"}
     with started(command, port, [RELAY_CORE], **environment) as pid:
         yield Relay(name, port, pid, headers, idle_bytes=rss_bytes(pid))
