@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from loopguard.metrics import Metrics
+from loopguard.metrics import CommandMetrics, Metrics
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -72,6 +72,7 @@ def test_every_metric_is_documented():
     """Every series that is exposed is described for operators."""
     registry = CollectorRegistry()
     Metrics(registry)
+    CommandMetrics(registry)
     suffix = {"counter": "_total", "info": "_info"}
     exposed = {family.name + suffix.get(family.type, "") for family in registry.collect()}
     documents = [

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from itertools import chain
+from itertools import chain, count
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -137,6 +137,7 @@ class FakeOpenRouter:
         self._lookups = list(lookups)
         self._looked_up: Counter[str] = Counter()
         self._keys: dict[str, str | None] = {}
+        self._numbers = count()
         self._happened = asyncio.Event()
         self._serving: set[asyncio.Task[None]] = set()
         self._errors: list[Exception] = []
@@ -208,7 +209,7 @@ class FakeOpenRouter:
             connection.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, connection: Connection) -> None:
-        generation_id = f"gen-1783514921-{len(self.requests):020d}"
+        generation_id = f"gen-1783514921-{next(self._numbers):020d}"
         request = await _read_head(reader, Line(connection, generation_id))
         body = _read_body(reader, request.headers)
         if request.path == "/echo":
