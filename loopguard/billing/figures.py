@@ -216,6 +216,22 @@ async def latest_loops(
         return [dict(row) for row in (await connection.execute(query)).mappings()]
 
 
+async def billed_loops(database: Database, *, since_s: int) -> dict[str, tuple[int, int]]:
+    """Count, by model, the looping generations whose price is known, and their completion tokens.
+
+    Args:
+        database: the ledger's.
+        since_s: only what is not older than this UNIX time.
+    """
+    query = (
+        select(entries.c.model, func.count(), func.sum(entries.c.completion_tokens))
+        .where(_looped, entries.c.state == "priced", entries.c.at_s >= since_s)
+        .group_by(entries.c.model)
+    )
+    rows = await _fetch(database, query)
+    return {model: (count, int(tokens or 0)) for model, count, tokens in rows}
+
+
 async def read_exchanges(
     database: Database, *, since_s: int | None = None
 ) -> AsyncIterator[dict[str, Any]]:

@@ -5,7 +5,14 @@ from decimal import Decimal
 import pytest
 
 from loopguard.billing.entries import Price
-from loopguard.billing.figures import Figures, latest_loops, owed, run_figures, summarise
+from loopguard.billing.figures import (
+    Figures,
+    billed_loops,
+    latest_loops,
+    owed,
+    run_figures,
+    summarise,
+)
 from loopguard.billing.ledger import LONGEST_NAME_CHARS
 from tests.ledger_values import abandoned, exchange_row
 
@@ -134,6 +141,25 @@ async def test_exchanges_that_looped_are_counted(running):
     assert await running.ledger.flush(5)
     (figures,) = (await summarise(running.ledger.database, "model")).values()
     assert (figures.turns, figures.looped_turns) == (3, 2)
+
+
+async def test_billed_loops(running):
+    """Of the looping generations those with a price are counted by model, with their tokens."""
+    for number, (model, reason) in enumerate(
+        [("a", "looped"), ("a", "looped"), ("b", "looped"), ("b", "stalled")]
+    ):
+        await running.ledger.record(abandoned(f"exchange-{number}", model=model, reason=reason))
+    running.clock.now_s += 2
+    for _ in range(3):
+        claim = await running.ledger.claim([KEY], "run-1")
+        await running.ledger.settle(claim, Price(Decimal(1), 1, 100, cancelled=True))
+    assert await running.ledger.flush(5)
+    since_s = int(running.clock.now_s) - 10
+    assert await billed_loops(running.ledger.database, since_s=since_s) == {
+        "a": (2, 200),
+        "b": (1, 100),
+    }
+    assert await billed_loops(running.ledger.database, since_s=since_s + 100) == {}
 
 
 async def test_the_latest_loops(running):
