@@ -19,7 +19,7 @@ from loopguard.core.profile import Profile
 from loopguard.scan.judge import Curve, Judged
 
 STATIC = Path(__file__).with_name("static")
-"""The page's parts. ``curve.js`` is an ES module that any page of ours may load."""
+"""The page's parts. ``curve.js`` and ``curve.css`` are what any page of ours draws curves with."""
 
 _REPLIES = "<!-- replies -->"
 _IMPORT = 'import { drawCurve, inFull } from "./curve.js";\n'
@@ -86,7 +86,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 
 def _page(profile: Profile) -> str:
-    style = _static("report.css")
+    style = _static("curve.css") + _static("report.css")
     script = _static("curve.js") + _static("report.js").replace(_IMPORT, "")
     return Template(_static("report.html")).substitute(
         style=style,
