@@ -31,6 +31,7 @@ from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.admin import Admin
 from loopguard.proxy.exchange import Shared, TellLooped
 from loopguard.proxy.fleet import Fleet
+from loopguard.proxy.listener import BoundedRunner, Bounds, connections_that_fit
 from loopguard.proxy.loop_memory import LoopMemory
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.proxy.report import Report
@@ -59,6 +60,9 @@ _LEASE_LOOKS = 3
 _LAUNCH_WAIT_S = 3.0
 
 _DAY_S = 86_400.0
+
+# Of a few people and what scrapes; so many browsers and probes are a fault.
+_MAX_OPERATORS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +213,23 @@ class Api:
             settings.routes,
             client_tokens=[token.get_secret_value() for token in server.client_tokens],
             account_paths=settings.upstream.account_paths if settings.upstream.api_key else (),
+            body_timeout_s=server.body_timeout_s,
             drain_s=server.drain_s,
         )
         application = web.Application(client_max_size=server.max_body_bytes)
         application.router.add_route("*", r"/{path:[\s\S]*}", self._routes.handle)
         application.on_response_prepare.append(self._routes.end_connection)
         # The caller's leaving is noticed in silent phases too (lessons.md 1).
-        self._runner = web.AppRunner(
-            application, handler_cancellation=True, access_log=None, shutdown_timeout=_FAREWELL_S
+        fitting = connections_that_fit(server.max_connections)
+        if fitting < server.max_connections:
+            _log.warning("server.max_connections: the limit of open files has room for %d", fitting)
+        self._runner = BoundedRunner(
+            application,
+            Bounds(fitting, server.head_timeout_s, server.idle_timeout_s),
+            self._metrics,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=_FAREWELL_S,
         )
         await self._runner.setup()
         self._opened.push_async_callback(self._runner.cleanup)
@@ -337,8 +350,10 @@ class Loopguard:
             self._opened.callback(place.close)
         self.api_port = bound[0].getsockname()[1]
         operators = await _bind(server.admin_host, server.admin_port)
-        admin = web.AppRunner(
+        admin = BoundedRunner(
             Admin(registry, self.fleet).application(),
+            Bounds(_MAX_OPERATORS, server.head_timeout_s, server.idle_timeout_s),
+            None,
             access_log=None,
             shutdown_timeout=_FAREWELL_S,
         )

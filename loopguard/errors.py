@@ -77,6 +77,22 @@ class PathNotFound(LoopguardError):
     source = "caller"
 
 
+class SlowCaller(LoopguardError):
+    """The caller's request did not arrive within the operator's limit."""
+
+    status = 408
+    error_type = "timeout"
+    source = "caller"
+
+
+class HeadTooLarge(LoopguardError):
+    """The request's first line or one of its headers is longer than is read."""
+
+    status = 431
+    error_type = "head_too_large"
+    source = "caller"
+
+
 class BodyTooLarge(LoopguardError):
     """The request's body exceeds the operator's limit."""
 
@@ -90,6 +106,15 @@ class Draining(LoopguardError):
 
     status = 503
     error_type = "draining"
+    source = "loopguard"
+    retryable = True
+
+
+class TooManyConnections(LoopguardError):
+    """This process has as many connections as the operator allows, and takes no other."""
+
+    status = 503
+    error_type = "overloaded"
     source = "loopguard"
     retryable = True
 

@@ -151,6 +151,12 @@ class Metrics:
             buckets=_OWN_BUCKETS_S,
             registry=registry,
         )
+        self._connections = Gauge(
+            "loopguard_connections",
+            "Connections of callers that are open.",
+            multiprocess_mode="livesum",
+            registry=registry,
+        )
         self._in_flight = Gauge(
             "loopguard_exchanges_in_flight",
             "Exchanges that have not ended.",
@@ -248,6 +254,14 @@ class Metrics:
             buckets=_LOOK_UP_BUCKETS_S,
             registry=registry,
         )
+
+    def connection_opened(self) -> None:
+        """A caller has opened a connection."""
+        self._connections.inc()
+
+    def connection_closed(self) -> None:
+        """A connection that a caller had opened is closed."""
+        self._connections.dec()
 
     def exchange_began(self) -> None:
         """A caller's request was taken on."""

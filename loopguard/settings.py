@@ -72,6 +72,9 @@ _WINDOW_CEILING_WORDS = 1_000_000
 
 _BYTES_CEILING = 2**32 - 1
 
+_CONNECTIONS_CEILING = 1_000_000
+"""Beyond every limit of open files that a system is shipped with."""
+
 _SECONDS_CEILING = 86_400
 """A longer time is a slip in the unit, and some event loops cannot wait for much longer ones."""
 
@@ -207,6 +210,10 @@ class Server(_Table):
         tuple[_Secret, ...], Strict(strict=False), BeforeValidator(_split)
     ] = ()
     client_tokens_file: str = ""
+    max_connections: Annotated[int, Field(ge=1, le=_CONNECTIONS_CEILING)] = 10_000
+    head_timeout_s: _Limit = 30.0
+    body_timeout_s: _Limit = 60.0
+    idle_timeout_s: _Limit = 75.0
     max_body_bytes: _Bytes = 33_554_432
     max_line_bytes: _Bytes = 16_777_216
     max_held_bytes: _Bytes = 33_554_432

@@ -9,7 +9,7 @@ from math import ceil
 from aiohttp import web
 
 from loopguard.core import sse
-from loopguard.errors import Draining, LoopguardError
+from loopguard.errors import Draining, LoopguardError, TooManyConnections
 
 # What a transport takes before it asks its writers to wait, as asyncio and uvloop set it.
 _MAX_UNSENT_BYTES = 65_536
@@ -181,7 +181,7 @@ def error_headers(error: LoopguardError) -> list[tuple[str, str]]:
     headers = []
     if error.retry_after_s is not None:
         headers.append(("Retry-After", str(max(1, ceil(error.retry_after_s)))))
-    if not isinstance(error, Draining):
+    if not isinstance(error, Draining | TooManyConnections):
         # An SDK that asked again by itself would multiply what the exchange has cost.
         headers.append(("X-Should-Retry", "false"))
     return headers

@@ -1,25 +1,36 @@
 """Every path that is not guarded goes through untouched, streaming both ways."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import aiohttp
 from aiohttp import web
 
-from loopguard.errors import UpstreamUnusable
+from loopguard.errors import SlowCaller, UpstreamUnusable
 from loopguard.proxy import headers as crossing
 from loopguard.proxy.upstream import Upstream, why_unusable
 
+# For a piece of some 64 kB, which the slowest line that is of use takes in a tenth of it.
+_TAKING_S = 60.0
 
-async def pass_through(request: web.Request, upstream: Upstream, path: str) -> web.StreamResponse:
+
+async def pass_through(
+    request: web.Request, upstream: Upstream, path: str, arriving: AsyncIterator[bytes]
+) -> web.StreamResponse:
     """Send the request on and its response back, as they come.
 
     Args:
         request: the caller's.
         upstream: where to.
         path: below the base URL, with its query.
+        arriving: the request's body, as it comes.
 
     Raises:
         UpstreamUnusable: the upstream cannot be reached, or broke off before its head.
+        SlowCaller: the body did not arrive in time, and no answer had begun.
+        RequestPayloadError: the body broke off, likewise.
     """
-    body = request.content.iter_any() if request.can_read_body else None
+    body = arriving if request.can_read_body else None
     # A body that came compressed is unpacked by then, so its length is not the one announced.
     length = None if "Content-Encoding" in request.headers else request.content_length
     try:
@@ -27,6 +38,8 @@ async def pass_through(request: web.Request, upstream: Upstream, path: str) -> w
             request.method, path, request.headers, body, length_bytes=length, verbatim_body=True
         )
     except (aiohttp.ClientError, TimeoutError) as error:
+        if isinstance(error.__cause__, SlowCaller | web.RequestPayloadError):
+            raise error.__cause__ from None
         raise UpstreamUnusable(why_unusable(error)) from None
     try:
         # The upstream's reason says nothing that the status does not, and may hold anything.
@@ -35,9 +48,10 @@ async def pass_through(request: web.Request, upstream: Upstream, path: str) -> w
             answer.headers.add(name, value)
         await answer.prepare(request)
         async for chunk in response.content.iter_any():
-            await answer.write(chunk)
-    except aiohttp.ClientError:
-        # Whichever side broke off: the caller must not take what came for the whole.
+            async with asyncio.timeout(_TAKING_S):
+                await answer.write(chunk)
+    except (aiohttp.ClientError, TimeoutError):
+        # Whichever side broke off, or the caller takes nothing: it is not to take this for all.
         upstream.abandon(response)
         if request.transport is not None:
             request.transport.abort()

@@ -31,6 +31,7 @@ from loopguard.errors import (
 from loopguard.proxy import headers as crossing
 from loopguard.proxy.caller import CallerGone, error_response
 from loopguard.proxy.exchange import Exchange, Shared
+from loopguard.proxy.listener import arriving
 from loopguard.proxy.passthrough import pass_through
 from loopguard.proxy.sight import SHOWN_EXCHANGES, Sights
 from loopguard.settings import DEFAULT_PROFILE, Route
@@ -51,6 +52,7 @@ class Routes:
         routes: the first whose glob matches the model names the profile.
         client_tokens: what a caller must present one of; none asked for where it is empty.
         account_paths: refused, and whatever is below them.
+        body_timeout_s: what a body may make us wait, see `loopguard.proxy.listener.arriving`.
         drain_s: told to callers that come while the process is ending.
     """
 
@@ -62,6 +64,7 @@ class Routes:
         *,
         client_tokens: Iterable[str],
         account_paths: Iterable[str],
+        body_timeout_s: float,
         drain_s: float,
     ) -> None:
         self._shared = shared
@@ -69,6 +72,7 @@ class Routes:
         self._routes = routes
         self._client_tokens = [token.encode() for token in client_tokens]
         self._account_paths = tuple(f"{path.rstrip('/')}/" for path in account_paths)
+        self._body_timeout_s = body_timeout_s
         self._drain_s = drain_s
         self.exchanges: set[Exchange] = set()
         self._requests = 0
@@ -91,12 +95,10 @@ class Routes:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
             return await self._serve(request)
-        except web.HTTPRequestEntityTooLarge:
-            refusal: LoopguardError = BodyTooLarge(
-                f"the request body exceeds {request.client_max_size} bytes"
-            )
         except web.RequestPayloadError:
-            refusal = InvalidRequest("the request body broke off or cannot be unpacked")
+            refusal: LoopguardError = InvalidRequest(
+                "the request body broke off or cannot be unpacked"
+            )
         except LoopguardError as error:
             refusal = error
         except CallerGone:
@@ -105,7 +107,10 @@ class Routes:
             self._shared.report.own_fault()
             refusal = InternalFault("loopguard has failed on this request")
         self._shared.report.request_refused(refusal)
-        return error_response(refusal, _spoken(request).error_body(refusal))
+        response = error_response(refusal, _spoken(request).error_body(refusal))
+        if not request.content.is_eof():
+            response.force_close()
+        return response
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         self._authorize(request)
@@ -116,8 +121,10 @@ class Routes:
         if dialect is None:
             if f"{target.plain}/".startswith(self._account_paths):
                 raise PathForbidden("the operator's key is not lent for this path")
-            return await pass_through(request, self._shared.upstream, target.rest + target.query)
-        plan = dialect.plan(await request.read())
+            body = arriving(request.content, self._body_timeout_s)
+            path = target.rest + target.query
+            return await pass_through(request, self._shared.upstream, path, body)
+        plan = dialect.plan(await self._body(request))
         profile = self._profile(target.profile, request, plan.model)
         exchange = Exchange(
             self._shared,
@@ -174,6 +181,18 @@ class Routes:
             exchange.drain()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), farewell_s)
+
+    async def _body(self, request: web.Request) -> bytes:
+        limit_bytes = request.client_max_size
+        too_large = BodyTooLarge(f"the request body exceeds {limit_bytes} bytes")
+        if (request.content_length or 0) > limit_bytes:
+            raise too_large
+        body = bytearray()
+        async for piece in arriving(request.content, self._body_timeout_s):
+            body += piece
+            if len(body) > limit_bytes:
+                raise too_large
+        return bytes(body)
 
     def _authorize(self, request: web.Request) -> None:
         if not self._client_tokens:

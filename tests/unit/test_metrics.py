@@ -130,9 +130,13 @@ def test_gauges(scraped):
     scraped.metrics.upstream_opened()
     scraped.metrics.upstream_closed()
     scraped.metrics.bytes_held(3072)
+    scraped.metrics.connection_opened()
+    scraped.metrics.connection_opened()
+    scraped.metrics.connection_closed()
 
     assert scraped.value("loopguard_open_upstreams") == 1
     assert scraped.value("loopguard_held_bytes") == 3072
+    assert scraped.value("loopguard_connections") == 1
 
 
 def test_longest_stall(scraped):
