@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 from pathlib import Path
@@ -42,5 +43,9 @@ async def _serve(settings: Settings) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, ended.set)
     async with Loopguard(settings) as loopguard:
+        # What is here by now stays: 90,000 objects, which every full collection would read again
+        # while no stream moves (50 ms of the loop, measured at 200 streams).
+        gc.collect()
+        gc.freeze()
         await ended.wait()
         await loopguard.drain()
