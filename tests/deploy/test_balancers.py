@@ -1,7 +1,6 @@
 """Streams, departures and whole replies through the balancers that are shipped, with real ones."""
 
 import asyncio
-import json
 import os
 import statistics
 import subprocess
@@ -21,7 +20,7 @@ from tests.deploy.balancers import (
     nginx_folder,
 )
 from tests.end_to_end.conftest import Guard, Guarded
-from tests.end_to_end.raw_caller import REQUEST, STREAM, asked, connected
+from tests.end_to_end.raw_caller import REQUEST, STREAM, asked, connected, content_of
 from tests.fake_openrouter import DONE, Message, Reply, head, stall, wait
 
 pytestmark = pytest.mark.parametrize("balancer", BALANCERS)
@@ -41,21 +40,6 @@ def _there(balancer: str) -> None:
 
 def replica(ours: Guarded) -> Replica:
     return ours.loopguard.api_port, ours.loopguard.admin_port
-
-
-def content(body: bytes) -> str:
-    """What the reply says, whole or as a stream."""
-    if not body.startswith((b":", b"data:")):
-        return json.loads(body)["choices"][0]["message"]["content"]
-    assert DONE in body
-    chunks = [
-        json.loads(event.removeprefix(b"data: "))
-        for event in body.split(b"\n\n")
-        if event.startswith(b"data: {")
-    ]
-    return "".join(
-        choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]
-    )
 
 
 @asynccontextmanager
@@ -147,7 +131,7 @@ async def test_large_bodies_pass(balancer: str, mode: str, guarded: Guard) -> No
         await caller.send(body | {"messages": prompt}, headers=headers)
         await caller.whole()
         assert caller.status == 200
-        assert content(caller.body) == text
+        assert content_of(caller.body) == text
         assert ours.fake.attempts[0].json["messages"] == prompt
 
 

@@ -27,6 +27,21 @@ def asked(mode: str) -> tuple[dict[str, Any], dict[str, str]]:
     return STREAM, {"X-Loopguard-Relay": {"held": "hold", "live": "live"}[mode]}
 
 
+def content_of(body: bytes) -> str:
+    """What a reply says that came whole, or as a stream with its sentinel."""
+    if not body.startswith((b":", b"data:")):
+        return str(json.loads(body)["choices"][0]["message"]["content"])
+    assert b"data: [DONE]" in body, body
+    chunks = [
+        json.loads(event.removeprefix(b"data: "))
+        for event in body.split(b"\n\n")
+        if event.startswith(b"data: {")
+    ]
+    return "".join(
+        choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]
+    )
+
+
 class RawCaller:
     """One connection and the response that comes on it.
 
