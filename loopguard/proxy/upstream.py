@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -11,6 +11,10 @@ from yarl import URL
 
 from loopguard.metrics import Metrics
 from loopguard.proxy import headers as crossing
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
 
 # More than a round trip to the far side of the world.
 _LAST_BYTES_S = 0.3
@@ -39,6 +43,26 @@ def environment_proxy(url: str) -> URL | None:
     return URL(written)
 
 
+class _Connector(aiohttp.TCPConnector):
+    """Reuses no connection on which something has come that nobody asked for.
+
+    aiohttp would take it for the answer to the next request: a second response, sent by mistake or
+    smuggled in, would be read by another caller.
+    """
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list["Trace"],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - as aiohttp calls it
+    ) -> "Connection":
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is None or not connection.protocol.should_close:
+                return connection
+            connection.close()
+
+
 class Upstream:
     """Opens requests below the upstream's base URL.
 
@@ -56,7 +80,7 @@ class Upstream:
         self._api_key = api_key
         self._metrics = metrics
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=_Connector(limit=0),
             # Every other limit is of the exchange (loopguard.proxy.clocks): a timer of aiohttp's
             # would be armed anew at every read.
             timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),

@@ -1,5 +1,6 @@
 """The upstream's own errors: asked again where that can help, else passed on as they were said."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -7,7 +8,15 @@ import openai
 import pytest
 
 from tests.end_to_end.conftest import Guard, Guarded
-from tests.end_to_end.raw_caller import REQUEST, RawCaller, ask, asked, turning_until
+from tests.end_to_end.raw_caller import (
+    PATIENCE_S,
+    REQUEST,
+    RawCaller,
+    ask,
+    asked,
+    metrics,
+    turning_until,
+)
 from tests.fake_openrouter import DONE, Line, Message, Refusal, Reply, Step, fault, head, loop
 from tests.fake_openrouter.chat import GENERATION_ID
 
@@ -258,3 +267,39 @@ async def test_unfinished_choice_is_no_reply(guarded: Guard) -> None:
             "stop",
         ]
         assert len(ours.fake.attempts) == 2
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "while idle"])
+async def test_a_second_response_reaches_nobody(guarded: Guard, late: bool) -> None:  # noqa: FBT001
+    """A response that nobody asked for is not taken for the answer to the next request."""
+    unasked = b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in Reply("Stolen.").events())
+    lines = (
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    stolen = lines.encode() + unasked + b"0\r\n\r\n"
+    released = asyncio.Event()
+
+    async def send(line: Line) -> None:
+        if late:
+            await line.raw(b"0\r\n\r\n")
+            await released.wait()
+            await line.raw(stolen)
+        else:
+            await line.raw(b"0\r\n\r\n" + stolen)
+        await line.connection.left.wait()
+
+    async with guarded([[head(), *EVENTS, send], GOOD]) as ours:
+        first = await ask(ours)
+        async with asyncio.timeout(PATIENCE_S):
+            while (await metrics(ours.admin))["loopguard_open_upstreams"]:
+                pass
+        (connection,) = ours.fake.connections
+        line = ours.fake.attempts[0].line
+        written_bytes = line.written_bytes + (len(stolen) if late else 0)
+        released.set()
+        await turning_until(lambda: line.written_bytes == written_bytes)
+        second = await ask(ours)
+        assert b"The good answer." in first.body
+        assert b"The good answer." in second.body
+        assert len(ours.fake.attempts) == 2
+        assert not connection.open
