@@ -18,6 +18,10 @@ _MARK_BYTES = 64
 _STAMP = re.compile(rb"@(\d{%d})@" % STAMP_CHARS)
 
 
+_KEY = {"Authorization": "Bearer of-no-account"}
+"""What a caller of OpenRouter brings; with it loopguard asks for the prices of what it abandons."""
+
+
 class CallFailed(Exception):
     """A relay did not deliver what it was asked for."""
 
@@ -107,7 +111,7 @@ async def call(
     body = asked.body(stream=stream)
     lines = ["POST /v1/chat/completions HTTP/1.1", "Host: 127.0.0.1"]
     lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
+    lines += [f"{name}: {value}" for name, value in {**_KEY, **headers}.items()]
     request = "\r\n".join([*lines, "", ""]).encode() + body
     loop = asyncio.get_running_loop()
     marks = _STREAM_MARKS if stream else _WHOLE_MARKS

@@ -128,7 +128,7 @@ TABLES = {
         Column("median, us", "stalls", "delay_median_s", US),
         Column("longest, ms", "stalls", "delay_longest_s", MS),
         added("added, ms", "stalls", "delay_longest_s", MS),
-        Column("its own metric, ms", "stalls", "own_stall_s", MS),
+        Column("its own metric since the start, ms", "stalls", "own_stall_s", MS),
     ],
     f"Growth with the streams: us/chunk of {STEADY_PER_S:,} chunks/s in all": [
         Column(f"{number:,} streams", f"streams {number}", "chunk_s", US)

@@ -5,6 +5,7 @@ the first request: a chunk costs one timer and one write, in bulk a two-hundredt
 
     GET /counts     what was sent, which streams are silent, and when relays closed their connection
     GET /release    ends the silent streams
+    GET of anything else    a record of a generation, as the ledger looks for it
 """
 
 import argparse
@@ -20,6 +21,7 @@ import uvloop
 
 from tests.fake_openrouter import GENERATION_ID, Reply
 from tests.fake_openrouter import loop as looping
+from tests.fake_openrouter.generations import record
 
 TEXTS = 8
 # Of an event: what OpenRouter was recorded to send for a short model name and one token.
@@ -79,6 +81,12 @@ def _frame(event: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(event), event)
 
 
+def _json(answer: dict[str, object]) -> bytes:
+    """A response that says it whole."""
+    body = json.dumps(answer)
+    return (_JSON_HEAD.format(len(body)) + body).encode()
+
+
 def _reply(text: str) -> Reply:
     return Reply(text, model=MODEL, provider=PROVIDER, comments=0, delta_chars=DELTA_CHARS)
 
@@ -107,8 +115,7 @@ class Script:
     @lru_cache(maxsize=8)  # noqa: B019  a script lives as long as the process
     def whole(self, chunks: int) -> bytes:
         """The response to a request for no stream."""
-        body = json.dumps(_reply(self.text[: chunks * DELTA_CHARS]).whole())
-        return (_JSON_HEAD.format(len(body)) + body).encode()
+        return _json(_reply(self.text[: chunks * DELTA_CHARS]).whole())
 
 
 def prose() -> list[str]:
@@ -139,19 +146,18 @@ class Replies:
         self.silent: set[Endpoint] = set()
         self.closed_ns: dict[int, int] = {}
         self.requests: Counter[int] = Counter()
+        self._record = {"data": record(GENERATION_ID, streamed=True, cancelled=True)}
 
-    def counts(self) -> bytes:
-        """What `/counts` answers; the closed streams are told once."""
-        told = {"sent": self.sent, "silent": len(self.silent), "closed_ns": self.closed_ns}
-        body = json.dumps(told)
+    def told(self, path: bytes) -> bytes:
+        """The response to a request for a page. Streams that were closed are told once."""
+        if path == b"/release":
+            for endpoint in list(self.silent):
+                endpoint.end()
+        if path not in {b"/release", b"/counts"}:
+            return _json(self._record)
+        counts = {"sent": self.sent, "silent": len(self.silent), "closed_ns": self.closed_ns}
         self.closed_ns = {}
-        return (_JSON_HEAD.format(len(body)) + body).encode()
-
-    def release(self) -> bytes:
-        """End the silent streams."""
-        for endpoint in list(self.silent):
-            endpoint.end()
-        return self.counts()
+        return _json(counts)
 
 
 class Endpoint(asyncio.Protocol):
@@ -184,8 +190,7 @@ class Endpoint(asyncio.Protocol):
             return
         if head.startswith(b"GET "):
             self._received = b""
-            released = head.startswith(b"GET /release")
-            self._transport.write(self._replies.release() if released else self._replies.counts())
+            self._transport.write(self._replies.told(head.split()[1]))
             return
         length = head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0]
         if len(body) < int(length):
