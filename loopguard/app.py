@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import aiohttp
 from aiohttp import web
@@ -40,6 +40,9 @@ from loopguard.proxy.sight import DiscardedReply, Sights
 from loopguard.proxy.upstream import Upstream, environment_proxy
 from loopguard.settings import ConfigurationError, Settings
 from loopguard.settings import Ledger as LedgerSettings
+
+if TYPE_CHECKING:
+    from loopguard.proxy.traces import Traces
 
 _log = logging.getLogger("loopguard")
 
@@ -137,6 +140,22 @@ async def open_books(settings: Settings, metrics: Metrics) -> AsyncIterator[Book
                 _log.error("ledger: the last rows could not be written and are lost")
 
 
+def _open_traces(base_url: str) -> "Traces":
+    """Begin to send spans.
+
+    Raises:
+        ConfigurationError: what makes them is not installed.
+    """
+    try:
+        # Who sends no spans need not install, and pays nothing for, what makes them.
+        from loopguard.proxy.traces import Traces  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            ["traces.enabled: OpenTelemetry is not installed; install loopguard[otel]"]
+        ) from None
+    return Traces(base_url)
+
+
 def ledger_url(ledger: LedgerSettings, environ: Mapping[str, str] = os.environ) -> str:
     """The URL of the ledger's database: the operator's, or of a file in the state folder."""
     if ledger.url is not None:
@@ -179,6 +198,11 @@ class Api:
         """
         settings = self._settings
         server = settings.server
+        readers = [] if self._on_exchange is None else [self._on_exchange]
+        if settings.traces.enabled:
+            traces = _open_traces(settings.upstream.base_url)
+            self._opened.push_async_callback(asyncio.to_thread, traces.close)
+            readers.append(traces.record)
         self._books = await self._opened.enter_async_context(open_books(settings, self._metrics))
         self._upstream = await self._opened.enter_async_context(
             Upstream(
@@ -190,7 +214,7 @@ class Api:
                 self._metrics,
             )
         )
-        self._report = Report(self._metrics, time.time, self._on_exchange)
+        self._report = Report(self._metrics, time.time, readers)
         self._loop_memory = LoopMemory(settings.loop_memory.ttl_s, time.monotonic)
         shared = Shared(
             upstream=self._upstream,

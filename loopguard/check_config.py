@@ -47,6 +47,7 @@ def effective(settings: Settings) -> Iterator[str]:
     yield from _table("loop_memory", settings.loop_memory.model_dump())
     yield from _table("ledger", settings.ledger.model_dump())
     yield from _table("log", settings.log.model_dump())
+    yield from _table("traces", settings.traces.model_dump())
     for name, profile in settings.profiles.items():
         sentence = describe(profile.detection)
         if sentence is not None:

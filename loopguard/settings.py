@@ -295,6 +295,12 @@ class Log(_Table):
     format: Literal["json", "text"] = "json"
 
 
+class Traces(_Table):
+    """Whether spans are made; the ``OTEL_`` variables say where they go."""
+
+    enabled: bool = False
+
+
 class Route(_Table):
     """The profile of every request whose model matches the glob."""
 
@@ -416,6 +422,7 @@ class _Tree(BaseSettings):
     loop_memory: LoopMemory
     ledger: Ledger
     log: Log
+    traces: Traces
     routes: tuple[Route, ...]
     profiles: dict[str, _Profile]
 
@@ -431,6 +438,7 @@ class Settings:
         loop_memory: how long a loop is remembered.
         ledger: where abandoned generations are kept, and when they are looked up.
         log: level and form of the log.
+        traces: whether spans are made.
         routes: globs of models and their profiles; the first that matches counts.
         profiles: by name; ``default`` is among them.
         warnings: one line for each thing that is armed as declared and probably not meant.
@@ -442,6 +450,7 @@ class Settings:
     loop_memory: LoopMemory
     ledger: Ledger
     log: Log
+    traces: Traces
     routes: tuple[Route, ...]
     profiles: Mapping[str, Profile]
     warnings: tuple[str, ...]
@@ -483,6 +492,7 @@ def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
     loop_memory = faults.judge(LoopMemory, ("loop_memory",), tree.get("loop_memory", {}))
     ledger = faults.judge(Ledger, ("ledger",), tree.get("ledger", {}))
     log = faults.judge(Log, ("log",), tree.get("log", {}))
+    traces = faults.judge(Traces, ("traces",), tree.get("traces", {}))
     routes = _judge_routes(tree.get("routes", []), names, faults)
     profiles = _judge_profiles(tree.get("profiles", {}), faults)
     if upstream.api_key and not server.client_tokens and not _is_loopback(server.host):
@@ -507,6 +517,7 @@ def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
         loop_memory=loop_memory,
         ledger=ledger,
         log=log,
+        traces=traces,
         routes=routes,
         profiles=MappingProxyType(core_profiles),
         warnings=(

@@ -146,6 +146,7 @@ class Exchange:
             stream=plan.stream,
             model=plan.model,
             run=crossing.run_of(request.headers, plan.session),
+            traceparent=request.headers.get("traceparent"),
         )
 
     @property
@@ -300,6 +301,7 @@ class Exchange:
     async def _run(self, attempt: Attempt, number: int) -> Outcome:
         """Make an attempt and report its end, that by the caller's leaving included."""
         began_at = perf_counter()
+        after_s = asyncio.get_running_loop().time() - self.began_at
         outcome: Outcome = Departed()
         try:
             self._body = self._next_body()
@@ -307,7 +309,8 @@ class Exchange:
                 self._shared.upstream, self._path, self._headers, self._body
             )
         finally:
-            record = _record(attempt, number, outcome, perf_counter() - began_at)
+            duration_s = perf_counter() - began_at
+            record = _record(attempt, number, outcome, after_s=after_s, duration_s=duration_s)
             if self._profile.log_sample and isinstance(outcome, Tripped):
                 record = replace(record, sample=outcome.trip.sample or None)
             self.record.attempts.append(record)
@@ -439,7 +442,9 @@ def _new_id(now_s: float) -> str:
     return f"{int(now_s * 1000):012x}{secrets.token_hex(10)}"
 
 
-def _record(attempt: Attempt, number: int, outcome: Outcome, duration_s: float) -> AttemptRecord:
+def _record(
+    attempt: Attempt, number: int, outcome: Outcome, *, after_s: float, duration_s: float
+) -> AttemptRecord:
     origin = attempt.origin or GenerationId(None, None, None)
     trip = outcome.trip if isinstance(outcome, Tripped) else None
     return AttemptRecord(
@@ -448,6 +453,7 @@ def _record(attempt: Attempt, number: int, outcome: Outcome, duration_s: float) 
         words=attempt.detector.words,
         chars=attempt.detector.chars,
         duration_s=duration_s,
+        after_s=after_s,
         first_delta_s=attempt.first_delta_s,
         generation=origin.id,
         model=origin.model,

@@ -48,6 +48,7 @@ class AttemptRecord:
         words: read of its reply, all channels.
         chars: likewise.
         duration_s: from the request to the end.
+        after_s: from the beginning of the exchange to the request.
         first_delta_s: to the first delta that carried something.
         generation: the upstream's id.
         model: as the upstream names it.
@@ -66,6 +67,7 @@ class AttemptRecord:
     words: int
     chars: int
     duration_s: float
+    after_s: float
     first_delta_s: float | None = None
     generation: str | None = None
     model: str | None = None
@@ -88,6 +90,7 @@ class ExchangeRecord:
         run: the run that its caller put it in.
         outcome: what it was answered: the last attempt's outcome, ``looped`` where loops made it
             fail, ``remembered`` where loop memory refused it.
+        traceparent: the caller's span, as its header names it; no part of the log.
     """
 
     exchange: str
@@ -103,6 +106,7 @@ class ExchangeRecord:
     duration_s: float = 0.0
     own_time_s: float = 0.0
     usage: Usage | None = None
+    traceparent: str | None = None
 
     def figures(self) -> Figures:
         """The figures that the response tells, of the attempts that have ended."""
@@ -120,7 +124,7 @@ class ExchangeRecord:
         fields = asdict(self) | {"attempts": figures.pop("attempts")}
         if self.usage is not None:
             fields |= self.usage._asdict()
-        del fields["usage"]
+        del fields["usage"], fields["traceparent"]
         fields |= {name: value for name, value in figures.items() if value}
         fields["attempt"] = [
             {name: value for name, value in asdict(attempt).items() if value is not None}

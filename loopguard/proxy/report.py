@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from loopguard.errors import LoopguardError
 from loopguard.metrics import Metrics
@@ -21,7 +21,7 @@ class Report:
     Args:
         metrics: what is counted.
         wall_clock: seconds since 1970.
-        on_exchange: further readers of the records of ended exchanges.
+        readers: are given the record of each ended exchange.
 
     Attributes:
         discarded: the latest replies that tripped, the newest last.
@@ -31,11 +31,11 @@ class Report:
         self,
         metrics: Metrics,
         wall_clock: Callable[[], float],
-        on_exchange: Callable[[ExchangeRecord], None] | None = None,
+        readers: Sequence[Callable[[ExchangeRecord], None]] = (),
     ) -> None:
         self._metrics = metrics
         self._wall_clock = wall_clock
-        self._on_exchange = on_exchange
+        self._readers = readers
         self.discarded: deque[DiscardedReply] = deque(maxlen=LATEST_REPLIES)
 
     def exchange_began(self) -> None:
@@ -112,5 +112,5 @@ class Report:
                 figures.loop_abort_words,
                 figures.loop_abort_chars,
             )
-        if self._on_exchange is not None:
-            self._on_exchange(exchange)
+        for read in self._readers:
+            read(exchange)
