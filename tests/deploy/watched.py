@@ -152,7 +152,7 @@ async def watched(folder: Path, rest_s: float = 0.0) -> AsyncIterator[Watched]:
         "ledger__first_look_s": "0.1",
         "ledger__longest_wait_s": "0.2",
         "ledger__give_up_after_s": "1",
-        "profiles__default__stream_idle_s": "0.5",
+        "upstream__first_delta_timeout_s": "0.5",
     }
     async with (
         Models() as fake,
