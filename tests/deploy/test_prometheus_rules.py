@@ -10,6 +10,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from loopguard.errors import LoopguardError
 from loopguard.metrics import CommandMetrics, Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +67,18 @@ def test_alert_leads_somewhere(name):
     (_, paragraph) = (ROOT / document).read_text("utf-8").split(f"\n### {name}\n")
     paragraph = paragraph.partition("\n##")[0]
     assert re.findall(r"^\*\*(\w+)", paragraph, re.MULTILINE) == ["Meaning", "Look", "Do"]
+
+
+def test_every_refusal_is_explained():
+    """Every reason for which a request is refused stands in the table of its alert's paragraph."""
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    table = text.split("### LoopguardCallersRefused")[1].split("###")[0]
+    told = {
+        reason for row in re.findall(r"^\| (`.+?) \|", table, re.M) for reason in row.split(", ")
+    }
+    refusals = {f"`{error.error_type}`" for error in LoopguardError.__subclasses__()}
+    of_exchanges = {"`upstream_timeout`", "`model_response_loop`"}
+    assert told == refusals - of_exchanges - {"`draining`"} | {"`remembered`"}
 
 
 def test_every_metric_is_documented():
