@@ -77,7 +77,7 @@ def measure(asked: argparse.Namespace) -> Figures:
             except (AbsentError, StartError) as error:
                 figures.notes.append(f"Absent: {error}.")
         figures.samples += [
-            Sample(0, "idle", relay.name, "idle_bytes", relay.idle_bytes)
+            Sample(0, "start", relay.name, "idle_bytes", relay.idle_bytes)
             for relay in relays
             if relay.pid
         ]

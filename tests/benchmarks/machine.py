@@ -7,7 +7,8 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
-_DEBIAN = {"nginx": "-v", "haproxy": "-v"}
+from tests.benchmarks.install import PROXIES
+
 _MODEL_NAME = "model name"
 
 
@@ -18,7 +19,8 @@ def described() -> list[str]:
     return [
         f"{cores}, {platform.system()} {platform.release()}",
         f"Python {platform.python_version()}, {packages}, loopguard {_commit()}",
-        *(f"{name}: {_said(name, asked)}" for name, asked in _DEBIAN.items() if shutil.which(name)),
+        *(_said(name, "-v") for name in ("nginx", "haproxy") if shutil.which(name)),
+        *(proxy.package for proxy in PROXIES if proxy.is_installed),
     ]
 
 
@@ -37,7 +39,7 @@ def _said(*command: str) -> str:
     told = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
-    return told.stdout.partition("\n")[0].strip()
+    return told.stdout.partition("\n")[0].partition(" - ")[0].strip()
 
 
 def _commit() -> str:

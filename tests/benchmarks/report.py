@@ -16,6 +16,7 @@ from tests.benchmarks.loads import (
     HELD_CHARS,
     HELD_STREAMS,
     IDLE_STREAMS,
+    LOADS,
     PACED_PER_S,
     PACED_STREAMS,
     SHORT_CALLERS,
@@ -114,7 +115,7 @@ TABLES = {
         *compared("whole", "request_s", "passthrough"),
     ],
     "Memory": [
-        Column("idle, MiB", "idle", "idle_bytes", MIB),
+        Column("idle, MiB", "start", "idle_bytes", MIB),
         Column(f"{PACED}, MiB", "paced", "loaded_bytes", MIB),
         Column(f"{IDLE_STREAMS} idle streams, MiB", "idle", "loaded_bytes", MIB),
     ],
@@ -306,7 +307,12 @@ def aims(figures: Figures) -> Iterator[str]:
 
 def report(figures: Figures) -> str:
     """All of it. Figures are medians of the rounds, with the least and the most of them."""
-    lines = [f"* {line}" for line in (*figures.machine, *figures.notes)]
+    rounds = {
+        load: len({taken.round for taken in figures.samples if taken.load == load})
+        for load in LOADS
+    }
+    counted = ", ".join(f"{load} {number}" for load, number in rounds.items() if number)
+    lines = [f"* {line}" for line in (*figures.machine, *figures.notes, f"Rounds: {counted}")]
     lines += [*measured(figures), *growth_with_length(figures), *aims(figures)]
     return "\n".join(lines)
 
