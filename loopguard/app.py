@@ -24,6 +24,10 @@ from loopguard.billing.ledger import Ledger
 from loopguard.billing.look_up import look_up_at
 from loopguard.billing.market import Market
 from loopguard.billing.reconciler import LookPolicy, Reconciler
+from loopguard.console.configuration import Configuration
+from loopguard.console.now import Now
+from loopguard.console.pages import Console
+from loopguard.console.thrown_away import ThrownAway
 from loopguard.core.detection.detector import describe
 from loopguard.errors import ModelResponseLoop
 from loopguard.metrics import CommandMetrics, Metrics
@@ -156,28 +160,48 @@ def _open_traces(base_url: str) -> "Traces":
     return Traces(base_url)
 
 
-def ledger_url(ledger: LedgerSettings, environ: Mapping[str, str] = os.environ) -> str:
-    """The URL of the ledger's database: the operator's, or of a file in the state folder.
+@contextlib.asynccontextmanager
+async def open_console(
+    settings: Settings, fleet: Fleet, path: Path | None
+) -> AsyncIterator[web.Application]:
+    """Open the console, which reads the ledger by itself: the workers may be other processes.
+
+    Args:
+        settings: the configuration.
+        fleet: the workers that are asked.
+        path: of the configuration's file; None is the shipped one.
 
     Raises:
-        LedgerUrlError: there is neither.
+        ConfigurationError: the ledger is one that this loopguard cannot use.
     """
+    try:
+        database = Database(ledger_url(settings.ledger))
+    except LedgerUrlError as error:
+        raise ConfigurationError([f"ledger.url: {error}"]) from None
+    async with aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
+    ) as session:
+        market = Market(session, settings.upstream.base_url, settings.ledger.look_up_timeout_s)
+        console = Console(
+            Now(fleet.sights),
+            ThrownAway(database, fleet.discarded, market.terms),
+            Configuration(path),
+            admin_host=settings.server.admin_host,
+            admin_token=None,
+        )
+        try:
+            yield console.application()
+        finally:
+            await database.close()
+
+
+def ledger_url(ledger: LedgerSettings, environ: Mapping[str, str] = os.environ) -> str:
+    """The URL of the ledger's database: the operator's, or of a file in the state folder."""
     if ledger.url is not None:
         return ledger.url.get_secret_value()
-    return f"sqlite:///{_state_folder(environ).absolute() / 'ledger.db'}"
-
-
-def _state_folder(environ: Mapping[str, str]) -> Path:
-    if named := environ.get("STATE_DIRECTORY"):
-        return Path(named)
-    if states := environ.get("XDG_STATE_HOME"):
-        return Path(states) / "loopguard"
-    try:
-        return Path.home() / ".local" / "state" / "loopguard"
-    except RuntimeError:
-        raise LedgerUrlError(
-            "no database is named and the user has no home; name a folder in STATE_DIRECTORY"
-        ) from None
+    home = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = environ.get("STATE_DIRECTORY") or Path(home) / "loopguard"
+    return f"sqlite:///{Path(folder).absolute() / 'ledger.db'}"
 
 
 class Api:
@@ -340,6 +364,7 @@ class Loopguard:
     Args:
         settings: the configuration.
         on_exchange: further reader of the records of ended exchanges.
+        path: of the configuration's file; None is the shipped one.
 
     Attributes:
         fleet: what serves callers.
@@ -348,9 +373,13 @@ class Loopguard:
     """
 
     def __init__(
-        self, settings: Settings, on_exchange: Callable[[ExchangeRecord], None] | None = None
+        self,
+        settings: Settings,
+        on_exchange: Callable[[ExchangeRecord], None] | None = None,
+        path: Path | None = None,
     ) -> None:
         self._settings = settings
+        self._path = path
         self._on_exchange = on_exchange
         self._opened = contextlib.AsyncExitStack()
         self.fleet = Fleet()
@@ -389,8 +418,11 @@ class Loopguard:
             self._opened.callback(place.close)
         self.api_port = bound[0].getsockname()[1]
         operators = await _bind(server.admin_host, server.admin_port)
+        console = await self._opened.enter_async_context(
+            open_console(self._settings, self.fleet, self._path)
+        )
         admin = BoundedRunner(
-            Admin(registry, self.fleet).application(),
+            Admin(registry, self.fleet, console).application(),
             Bounds(_MAX_OPERATORS, server.head_timeout_s, server.idle_timeout_s),
             None,
             access_log=None,

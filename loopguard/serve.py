@@ -30,19 +30,19 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config)
     log.configure(settings.log.level, settings.log.format)
     try:
-        uvloop.run(_serve(settings))
+        uvloop.run(_serve(settings, arguments.config))
     except OSError as error:
         print(f"loopguard cannot listen: {error.strerror}", file=sys.stderr)  # noqa: T201  a person asked
         return 1
     return 0
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, path: Path | None) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, ended.set)
-    async with Loopguard(settings) as loopguard:
+    async with Loopguard(settings, path=path) as loopguard:
         # What is here by now stays: 90,000 objects, which every full collection would read again
         # while no stream moves (50 ms of the loop, measured at 200 streams).
         gc.collect()

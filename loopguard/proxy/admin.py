@@ -28,15 +28,19 @@ class Admin:
     Args:
         registry: of the series that are shown.
         fleet: the workers that are asked.
+        console: the page for people.
     """
 
-    def __init__(self, registry: CollectorRegistry, fleet: Fleet) -> None:
+    def __init__(self, registry: CollectorRegistry, fleet: Fleet, console: web.Application) -> None:
         self._registry = registry
         self._fleet = fleet
+        self._console = console
 
     def application(self) -> web.Application:
         """The routes."""
         application = web.Application()
+        application.router.add_get("/", _to_the_console)
+        application.add_subapp("/console", self._console)
         application.router.add_get("/metrics", self._show_metrics)
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
@@ -73,6 +77,10 @@ class Admin:
             )
         closed = self._fleet.close_run(request.match_info["run"], within_s)
         return await _answered(closed, within_s + _READ_S)
+
+
+async def _to_the_console(_: web.Request) -> web.StreamResponse:
+    raise web.HTTPFound("/console/")
 
 
 async def _answered(figures: Awaitable[dict[str, object]], limit_s: float) -> web.Response:

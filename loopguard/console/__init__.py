@@ -1,0 +1,1 @@
+"""The console: what operators look at, and where they tune a profile."""

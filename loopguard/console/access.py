@@ -1,0 +1,52 @@
+"""Who may look at the console, and who may change what it shows."""
+
+import hmac
+import ipaddress
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is this machine's own."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def knows_host(request: web.Request, admin_host: str) -> bool:
+    """Whether a request names this listener, where that can be told.
+
+    A page of another site can point a name of its own at this machine, and would then be of the
+    same origin. A listener on loopback is only ever called by a loopback name.
+    """
+    named = (urlsplit(f"//{request.host}").hostname or "").lower()
+    return not is_loopback(admin_host) or is_loopback(named) or named == admin_host.lower()
+
+
+def is_same_origin(request: web.Request) -> bool:
+    """Whether a request was made by a page of this listener."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site == "same-origin"
+    # Over plain HTTP browsers send it to loopback alone; but each sends the origin of a POST.
+    origin = request.headers.get("Origin")
+    return origin is not None and urlsplit(origin).netloc == request.host
+
+
+def may_change(request: web.Request, admin_token: str | None) -> bool:
+    """Whether a request may change the configuration.
+
+    With an admin token: who presents it. Without: who comes from this machine, and not through a
+    proxy on it, behind which may be anyone.
+    """
+    if admin_token is not None:
+        scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(
+            presented.encode(errors="surrogateescape"), admin_token.encode()
+        )
+    forwarded = any(name in request.headers for name in _FORWARDED)
+    return is_loopback(request.remote or "") and not forwarded

@@ -1,0 +1,68 @@
+// Which view is shown, and the one stream that all of them follow.
+
+import { byId, setText } from "./dom.js";
+import { showConfiguration } from "./configuration.js";
+import { showNow } from "./now.js";
+import { showRuns } from "./runs.js";
+import { newTrips, showThrownAway } from "./thrown_away.js";
+
+const VIEWS = {
+  now: () => {},
+  "thrown-away": showThrownAway,
+  runs: showRuns,
+  configuration: showConfiguration,
+};
+const links = [...document.querySelectorAll("nav a")];
+
+function route() {
+  const asked = location.hash.slice(1);
+  const view = asked in VIEWS ? asked : "now";
+  for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = name !== view;
+  for (const link of links) {
+    if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${links.find((link) => link.hash === `#${view}`).textContent}: loopguard console`;
+  VIEWS[view]();
+}
+
+let stream = null;
+let newest = null;
+
+/** Follow while somebody can see it: a tab in the background costs nothing. */
+function follow() {
+  if (document.hidden) {
+    stream?.close();
+    stream = null;
+    tell("paused", "paused while hidden");
+    return;
+  }
+  if (stream) return;
+  stream = new EventSource("now");
+  stream.addEventListener("open", () => tell("live", "live"));
+  stream.addEventListener("error", () => tell("lost", "no connection, trying again"));
+  stream.addEventListener("message", (event) => {
+    const seen = JSON.parse(event.data);
+    showNow(seen);
+    if (seen.newest !== newest) newTrips({ first: newest === null });
+    newest = seen.newest;
+  });
+}
+
+function tell(state, words) {
+  byId("connection").dataset.state = state;
+  setText(byId("connection"), words);
+}
+
+byId("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("view").focus();
+});
+addEventListener("hashchange", () => {
+  route();
+  byId("view").focus({ preventScroll: true });
+  scrollTo(0, 0);
+});
+document.addEventListener("visibilitychange", follow);
+route();
+follow();
