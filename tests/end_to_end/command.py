@@ -78,6 +78,12 @@ class Command:
         pages = Path(f"/proc/{self._running.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    def peak_memory_bytes(self) -> int:
+        """The most that it has had resident."""
+        status = Path(f"/proc/{self._running.pid}/status").read_text()
+        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+        return int(kilobytes) * 1024
+
     def open_files(self) -> int:
         """How many descriptors it has open, sockets included."""
         return len(list(Path(f"/proc/{self._running.pid}/fd").iterdir()))

@@ -114,7 +114,8 @@ class FakeOpenRouter:
     """The fake, as an asynchronous context manager; `in_thread` serves tests that block.
 
     Args:
-        script: an answer for each request for a reply, the last one repeated.
+        script: an answer for each request for a reply, the last one repeated. A request with a
+            header `X-Script` takes its answers from the script of `scripts` that it names.
         lookups: answers (statuses or refusals) to the first look-ups of each generation id,
             before its record.
 
@@ -123,6 +124,7 @@ class FakeOpenRouter:
         connections: every connection, in order.
         generations: the records that `/generation` answers with, by id; a test may change them.
         models: what `/models` lists; a test may change it.
+        scripts: further scripts by name, for exchanges that run at once; a test fills it.
         open_streams: answers that are being sent.
     """
 
@@ -132,6 +134,7 @@ class FakeOpenRouter:
         self.connections: list[Connection] = []
         self.generations: dict[str, dict[str, Any]] = {}
         self.models = [dict(MODEL)]
+        self.scripts: dict[str, list[Answer]] = {}
         self.open_streams = 0
         self.port = 0
         self._lookups = list(lookups)
@@ -255,7 +258,8 @@ class FakeOpenRouter:
                 return Refusal(404, message="Not Found").steps()
 
     def _next_answer(self, request: Request) -> Iterable[Step]:
-        answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        script = self.scripts.get(request.headers.get("x-script", ""), self.script)
+        answer = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(answer, Refusal):
             return answer.steps()
         self._keys[request.generation_id] = request.key
