@@ -65,8 +65,8 @@ def figure(value: float, unit: str | None, decimals: int | None = None) -> str:
             return _scaled(value, 1024, ("B", "KiB", "MiB", "GiB"))
         case "reqps":
             return f"{_scaled(value, 1000, ('', 'K', 'M'))}/s"
-        case _ if decimals is not None and abs(value) < 1000:
-            return f"{value:.{decimals}f}"
+        case _ if decimals is not None and abs(value) < 100_000:
+            return f"{value:,.{decimals}f}"
         case _:
             return _scaled(value, 1000, ("", "K", "M", "G"))
 

@@ -42,7 +42,6 @@ _CUT_TOKENS = 1_100
 # Its records are never found, so what is thrown away of it gets no price.
 _UNRECORDED = "mistralai/mistral-small"
 
-_GOOD = "Tell me something good."
 _HOPELESS = "Write the file, whatever it takes."
 _SILENT = "Think about it."
 
@@ -183,7 +182,9 @@ async def _keep_asking(port: int, number: int, rest_s: float) -> None:
             await asyncio.sleep(dice.random() * rest_s)
             profile = dice.choice(("", "", "/profiles/document"))
             url = f"{origin}{profile}/v1/chat/completions"
-            model, prompt, headers, leave_s = dice.choice(names), _GOOD, good, None
+            # Each asks for something of its own, or loop memory would refuse all after one.
+            prompt = f"Tell me something good, the {turn}th thing for {number}."
+            model, headers, leave_s = dice.choice(names), good, None
             match turn % 20:
                 case 3:
                     model, prompt = dice.choice(names[:2]), f"{_HOPELESS} {dice.randrange(3)}"
@@ -196,7 +197,7 @@ async def _keep_asking(port: int, number: int, rest_s: float) -> None:
                 case 17:
                     url = f"{origin}/v2/chat/completions"
                 case 19:
-                    prompt = _SILENT if dice.random() < 0.1 else _GOOD
+                    prompt = _SILENT if dice.random() < 0.1 else prompt
             asked = {
                 "model": model,
                 "messages": [{"role": "user", "content": prompt}],
