@@ -74,7 +74,9 @@ def test_every_refusal_is_explained():
     text = (ROOT / "docs" / "operations.md").read_text("utf-8")
     table = text.split("### LoopguardCallersRefused")[1].split("###")[0]
     told = {
-        reason for row in re.findall(r"^\| (`.+?) \|", table, re.M) for reason in row.split(", ")
+        reason
+        for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
+        for reason in row.split(", ")
     }
     refusals = {f"`{error.error_type}`" for error in LoopguardError.__subclasses__()}
     of_exchanges = {"`upstream_timeout`", "`model_response_loop`"}
