@@ -23,7 +23,17 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Table, and_, delete, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Table,
+    and_,
+    delete,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from loopguard.billing.database import Database
@@ -222,6 +232,25 @@ class Ledger:
                 update(entries)
                 .where(entries.c.state == "owed", *_of_run(run))
                 .values(look_at_s=self._clock())
+            )
+
+    async def bring_nearer(self, ahead_s: float) -> None:
+        """Make due what was put too far ahead by a clock that has gone back since.
+
+        Args:
+            ahead_s: seconds from now within which every look is due.
+        """
+        now_s = self._clock()
+        too_far = or_(
+            entries.c.look_at_s > now_s + ahead_s,
+            # The clock of the replica that holds the lease may be ahead by a little.
+            entries.c.leased_until_s > now_s + 2 * self._lease_s,
+        )
+        async with self.database.write() as connection:
+            await connection.execute(
+                update(entries)
+                .where(entries.c.state == "owed", too_far)
+                .values(look_at_s=now_s, leased_until_s=0.0)
             )
 
     async def prune(self, before_s: float) -> None:

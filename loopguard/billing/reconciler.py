@@ -8,10 +8,13 @@ against the entry, and each is looked up at least once.
 
 ``decide`` says what an answer means for an entry; the ``Reconciler`` asks and acts. A key that the
 upstream refuses is not used again by this process; entries that need it are given up when their
-schedule's time has passed on the clock, since nothing will look them up any more.
+schedule's time has passed on the clock, since nothing will look them up any more. A clock that goes
+back leaves looks far ahead of it; they are brought nearer with the housekeeping.
 
 Blind spots: every replica finds out by itself that a key is refused or wants to be left alone. A
-record that is wrong but looks finished is believed. An upstream that reuses ids is believed too.
+record that is wrong but looks finished is believed. An upstream that reuses ids is believed too. A
+clock that is years ahead for a moment has all the rows pruned; one that goes back while a key is
+left alone has it left alone for as much longer.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TypeAlias
 
 from loopguard.billing.entries import Claim, Price, UnpricedReason
@@ -78,6 +82,11 @@ class LookPolicy:
             waited += self._full_wait_s(look)
         left = self.give_up_after_s - waited
         return min(self._full_wait_s(looks), left) if left > 0 else None
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds within which the next look of every entry is due, with a margin for jitter."""
+        return 2 * max(self.first_look_s, self.longest_wait_s)
 
     def _full_wait_s(self, looks: int) -> float:
         # 2.0**1023 is the largest power; the cap is reached long before.
@@ -226,10 +235,10 @@ class Reconciler:
         key = self._keys.key_of(claim.fingerprint)
         if key is None:
             return  # forgotten since the claim, whose lease ends by itself
-        begun_s = self._clock()
+        begun_s = perf_counter()
         answer = await look_up(claim.generation, key)
+        self._metrics.looked_up(answer.outcome, perf_counter() - begun_s)
         now_s = self._clock()
-        self._metrics.looked_up(answer.outcome, now_s - begun_s)
         if answer.refuses_key:
             self._keys.refuse(claim.fingerprint)
         if answer.pause_s:
@@ -254,6 +263,8 @@ class Reconciler:
         now_s = self._clock()
         if self._look_up is None:
             await self._ledger.give_up_all("no_endpoint", before_s=now_s)
+        else:
+            await self._ledger.bring_nearer(self._policy.ahead_s)
         if refused := self._keys.refused():
             too_old_s = now_s - self._policy.give_up_after_s
             await self._ledger.give_up_all("key_refused", before_s=too_old_s, fingerprints=refused)
@@ -261,7 +272,7 @@ class Reconciler:
             self._prune_at_s = now_s + PRUNE_S
             await self._ledger.prune(now_s - self._retention_s)
         counts, oldest_at_s = await standing(self._ledger.database)
-        oldest_s = 0.0 if oldest_at_s is None else now_s - oldest_at_s
+        oldest_s = 0.0 if oldest_at_s is None else max(0.0, now_s - oldest_at_s)
         self._metrics.ledger_stands(counts.items(), oldest_s)
 
     async def _again_and_again(self, step: Callable[[], Awaitable[None]], wait_s: float) -> None:

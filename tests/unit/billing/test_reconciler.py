@@ -359,6 +359,21 @@ async def test_goes_on_after_the_database_failed(running, monkeypatch):
     assert (await looking.entries())["a"]["state"] == "priced"
 
 
+@pytest.mark.parametrize("leased", [False, True])
+async def test_clock_that_goes_back(running, leased):
+    """Entries, leased or not, are looked up within the minute though the clock went back a day."""
+    await record_entries(running, "a")
+    if leased:
+        running.clock.now_s += 2
+        assert await running.ledger.claim([MARK]) is not None
+    running.clock.now_s -= 86_400
+    looking = Looking(running, Upstream())
+    looking.keys.remember(KEY)
+    await looking.run_for(HOUSEKEEPING_S + 5)
+    assert (await looking.entries())["a"]["state"] == "priced"
+    assert running.metric("loopguard_ledger_oldest_owed_seconds") == 0.0
+
+
 async def test_no_endpoint(running):
     """Where the operator turns look-ups off, what was still owed is given up."""
     await record_entries(running, "a")
