@@ -196,12 +196,27 @@ async def open_console(
 
 
 def ledger_url(ledger: LedgerSettings, environ: Mapping[str, str] = os.environ) -> str:
-    """The URL of the ledger's database: the operator's, or of a file in the state folder."""
+    """The URL of the ledger's database: the operator's, or of a file in the state folder.
+
+    Raises:
+        LedgerUrlError: there is neither.
+    """
     if ledger.url is not None:
         return ledger.url.get_secret_value()
-    home = environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    folder = environ.get("STATE_DIRECTORY") or Path(home) / "loopguard"
-    return f"sqlite:///{Path(folder).absolute() / 'ledger.db'}"
+    return f"sqlite:///{_state_folder(environ).absolute() / 'ledger.db'}"
+
+
+def _state_folder(environ: Mapping[str, str]) -> Path:
+    if named := environ.get("STATE_DIRECTORY"):
+        return Path(named)
+    if states := environ.get("XDG_STATE_HOME"):
+        return Path(states) / "loopguard"
+    try:
+        return Path.home() / ".local" / "state" / "loopguard"
+    except RuntimeError:
+        raise LedgerUrlError(
+            "no database is named and the user has no home; name a folder in STATE_DIRECTORY"
+        ) from None
 
 
 class Api:

@@ -137,6 +137,7 @@ class Exchange:
         self._floor_factor = floor_factor(plan.asked) if profile.request_gate else 1.0
         self._draining = False
         self.began_at = asyncio.get_running_loop().time()
+        self._came_at = perf_counter()  # the loop's clock is too coarse for durations
         self._ends_at = self.began_at + shared.policy.exchange_timeout_s
         self.record = ExchangeRecord(
             exchange=_new_id(shared.wall_clock()),
@@ -195,7 +196,6 @@ class Exchange:
 
     async def run(self) -> web.StreamResponse:
         """Serve the request to its end, and report it whatever happens."""
-        began_at = perf_counter()
         self._shared.report.exchange_began()
         try:
             with self._caller.kept_alive():
@@ -212,7 +212,7 @@ class Exchange:
             self._shared.report.own_fault()
             return await self._fail(InternalFault("loopguard has failed on this request"))
         finally:
-            self.record.duration_s = perf_counter() - began_at
+            self.record.duration_s = perf_counter() - self._came_at
             self._shared.report.exchange_ended(self.record)
             self._shared.accounts.exchange_ended(self.record)
 
@@ -301,7 +301,7 @@ class Exchange:
     async def _run(self, attempt: Attempt, number: int) -> Outcome:
         """Make an attempt and report its end, that by the caller's leaving included."""
         began_at = perf_counter()
-        after_s = asyncio.get_running_loop().time() - self.began_at
+        after_s = began_at - self._came_at
         outcome: Outcome = Departed()
         try:
             self._body = self._next_body()

@@ -215,7 +215,9 @@ async def _prometheus(folder: Path, target: str) -> AsyncIterator[Watched]:
     shipped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text("utf-8"))
     shipped["global"] = dict.fromkeys(shipped["global"], f"{SCRAPE_S}s")
     shipped["rule_files"] = [str(DEPLOY / "prometheus" / name) for name in shipped["rule_files"]]
-    shipped["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+    (scraped,) = shipped["scrape_configs"]
+    del scraped["dns_sd_configs"]
+    scraped["static_configs"] = [{"targets": [target]}]
     (folder / "prometheus.yml").write_text(json.dumps(shipped), "utf-8")
     running = await asyncio.create_subprocess_exec(
         "prometheus",
