@@ -290,7 +290,8 @@ class Api:
             settings.profiles,
             settings.routes,
             client_tokens=[token.get_secret_value() for token in server.client_tokens],
-            account_paths=settings.upstream.account_paths if settings.upstream.api_key else (),
+            lends_key=settings.upstream.api_key is not None,
+            account_paths=settings.upstream.account_paths,
             body_timeout_s=server.body_timeout_s,
             drain_s=server.drain_s,
         )

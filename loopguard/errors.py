@@ -61,8 +61,8 @@ class Unauthorized(LoopguardError):
     source = "caller"
 
 
-class PathForbidden(LoopguardError):
-    """The path is one that the operator's key is not lent for."""
+class Forbidden(LoopguardError):
+    """The operator's key is not lent for this."""
 
     status = 403
     error_type = "permission_denied"
@@ -74,6 +74,14 @@ class PathNotFound(LoopguardError):
 
     status = 404
     error_type = "not_found"
+    source = "caller"
+
+
+class MethodNotAllowed(LoopguardError):
+    """The path is there, and does not take the method."""
+
+    status = 405
+    error_type = "method_not_allowed"
     source = "caller"
 
 

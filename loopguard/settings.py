@@ -210,7 +210,7 @@ class Server(_Table):
         tuple[_Secret, ...], Strict(strict=False), BeforeValidator(_split)
     ] = ()
     client_tokens_file: str = ""
-    max_connections: Annotated[int, Field(ge=1, le=_CONNECTIONS_CEILING)] = 10_000
+    max_connections: Annotated[int, Field(ge=1, le=_CONNECTIONS_CEILING)] = 5_000
     head_timeout_s: _Limit = 30.0
     body_timeout_s: _Limit = 60.0
     idle_timeout_s: _Limit = 75.0

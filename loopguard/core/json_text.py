@@ -24,7 +24,8 @@ def loads(text: bytes) -> Any:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
         try:
-            value = json.loads(text)
+            # Given bytes it would guess at UTF-16 and others, which an upstream reads otherwise.
+            value = json.loads(text.decode("utf-8", "surrogatepass"))
         except RecursionError:
             raise ValueError("nested too deeply") from None
     # What is deep has as many brackets that open and as many that close.

@@ -93,10 +93,12 @@ def to_upstream(
     Args:
         headers: the caller's.
         api_key: the operator's key, which then replaces the caller's credentials.
-        verbatim_body: whether the answer's body is passed on as it comes, so that it may be
-            compressed in any way that the caller takes.
+        verbatim_body: whether both bodies are passed on as they come, so that the caller's stays
+            packed as it is, and the answer's may be in any way that the caller takes.
     """
     dropped = _NOT_UPSTREAM | _CREDENTIALS if api_key is not None else _NOT_UPSTREAM
+    if verbatim_body:
+        dropped -= {"content-encoding"}
     kept = list(_crossing(headers, dropped))
     encodings = headers.getall("Accept-Encoding", ()) if verbatim_body else ()
     kept.append(("Accept-Encoding", ", ".join(encodings) or "identity"))

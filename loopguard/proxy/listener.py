@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 
-from aiohttp import StreamReader, web
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
 
 from loopguard.core.dialects import chat
@@ -29,11 +29,16 @@ from loopguard.errors import (
     HeadTooLarge,
     InvalidRequest,
     LoopguardError,
+    MethodNotAllowed,
+    PathNotFound,
     SlowCaller,
     TooManyConnections,
 )
 from loopguard.metrics import Metrics
 from loopguard.proxy.caller import error_headers, error_response
+
+# The parser reads others as well, and 0.9 where none is named.
+_VERSIONS = (HttpVersion10, HttpVersion11)
 
 # A body that comes more slowly uses its time up: a mobile line at its worst has twice as much.
 _SLOWEST_BYTES_PER_S = 10_000
@@ -41,6 +46,10 @@ _SLOWEST_BYTES_PER_S = 10_000
 # Time for a peer that was turned away to read why, and how many may be in the midst of that.
 _FAREWELL_S = 1.0
 _MAX_FAREWELLS = 64
+
+# What is left of a refused body is read for so long, since many callers read only once they have
+# written; a caller who has not ended by then is closed in the middle of it.
+_LINGERING_S = 2.0
 
 # aiohttp would name its version, and Python's.
 _NAME = "loopguard"
@@ -141,9 +150,15 @@ class _Listener(web.Server):
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast("_Connection", request.protocol)
+        if request.version not in _VERSIONS:
+            return connection.refuse(_NO_HTTP)
         connection.begin_request()
         try:
             return await self._handle(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as routed:
+            error = _REFUSALS[type(routed)]
+            self.refused(error)
+            return error_response(error, chat.error_body(error))
         finally:
             connection.end_request(request.content)
 
@@ -158,6 +173,8 @@ class _Connection(web.RequestHandler):
             listener,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=listener.bounds.idle_timeout_s,
+            lingering_time=_LINGERING_S,
+            auto_decompress=False,  # before a token is asked for, and with no bound but its own
             access_log=None,  # type: ignore[arg-type]  # aiohttp's own way to have none
         )
         self._listener = listener
@@ -208,6 +225,15 @@ class _Connection(web.RequestHandler):
         self._serving = False
         self._last_body = body
 
+    def refuse(self, error: LoopguardError) -> web.Response:
+        """Answer whatever has come with an error of HTTP/1.1, and close."""
+        self._stop_waiting()
+        self._listener.refused(error)
+        if self.transport is not None:
+            self.transport.write(_answer(error))
+            self.force_close()
+        return web.Response()  # which goes nowhere
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -226,6 +252,11 @@ class _Connection(web.RequestHandler):
         response.headers["Connection"] = "close"
         response.force_close()
         return response
+
+    def log_exception(self, *args: Any, **more: Any) -> None:
+        """Log a fault of ours; a body that breaks while it is passed over is the peer's."""
+        if not isinstance(more.get("exc_info"), web.RequestPayloadError):
+            super().log_exception(*args, **more)
 
     def _stop_waiting(self) -> None:
         if self._head_due is not None:
@@ -257,6 +288,10 @@ class _Connection(web.RequestHandler):
 
 
 _NO_HTTP = InvalidRequest("this is no request of HTTP/1.1 that loopguard understands")
+_REFUSALS: dict[type[web.HTTPException], LoopguardError] = {
+    web.HTTPNotFound: PathNotFound("there is nothing at this path"),
+    web.HTTPMethodNotAllowed: MethodNotAllowed("this path does not take this method"),
+}
 _TOO_LARGE = HeadTooLarge("the request's first line, or one of its headers, is too long")
 _SLOW_HEAD = SlowCaller("the head of the request did not arrive in time")
 _TOO_MANY = TooManyConnections("loopguard has too many connections", retry_after_s=1)

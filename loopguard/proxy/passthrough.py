@@ -30,17 +30,33 @@ async def pass_through(
         SlowCaller: the body did not arrive in time, and no answer had begun.
         RequestPayloadError: the body broke off, likewise.
     """
-    body = arriving if request.can_read_body else None
-    # A body that came compressed is unpacked by then, so its length is not the one announced.
-    length = None if "Content-Encoding" in request.headers else request.content_length
+    answered = False
+
+    async def handed_on() -> AsyncIterator[bytes]:
+        try:
+            async for piece in arriving:
+                yield piece
+        except (SlowCaller, web.RequestPayloadError):
+            # An answer that has begun is not told by aiohttp that its request has failed.
+            if answered and request.transport is not None:
+                request.transport.abort()
+            raise
+
+    body = handed_on() if request.can_read_body else None
     try:
         response = await upstream.open(
-            request.method, path, request.headers, body, length_bytes=length, verbatim_body=True
+            request.method,
+            path,
+            request.headers,
+            body,
+            length_bytes=request.content_length,
+            verbatim_body=True,
         )
     except (aiohttp.ClientError, TimeoutError) as error:
         if isinstance(error.__cause__, SlowCaller | web.RequestPayloadError):
             raise error.__cause__ from None
         raise UpstreamUnusable(why_unusable(error)) from None
+    answered = True
     try:
         # The upstream's reason says nothing that the status does not, and may hold anything.
         answer = web.StreamResponse(status=response.status)

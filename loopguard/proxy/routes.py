@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hmac
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from heapq import nsmallest
@@ -21,10 +22,10 @@ from loopguard.core.profile import Profile, Relay
 from loopguard.errors import (
     BodyTooLarge,
     Draining,
+    Forbidden,
     InternalFault,
     InvalidRequest,
     LoopguardError,
-    PathForbidden,
     PathNotFound,
     Unauthorized,
 )
@@ -39,6 +40,10 @@ from loopguard.settings import DEFAULT_PROFILE, Route
 # A fragment has no place in a request; the upstream would be sent what stands before it.
 _PATH = re.compile(r"(?:/profiles/(?P<profile>[^/]*))?(?:/api)?/v1(?P<rest>/[^#]*)")
 
+# Content codings, and zlib's sign that it is to find out which of the two it is.
+_PACKED = ("gzip", "x-gzip", "deflate")
+_GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
+
 # Where some servers cut a segment: parameters, a second query, spaces and controls.
 _AFTER_A_NAME = re.compile(r"[;?#\x00-\x20].*", re.DOTALL)
 
@@ -51,7 +56,8 @@ class Routes:
         profiles: by name, one of them ``default``.
         routes: the first whose glob matches the model names the profile.
         client_tokens: what a caller must present one of; none asked for where it is empty.
-        account_paths: refused, and whatever is below them.
+        lends_key: whether callers are served with the operator's key.
+        account_paths: refused then, and whatever is below them.
         body_timeout_s: what a body may make us wait, see `loopguard.proxy.listener.arriving`.
         drain_s: told to callers that come while the process is ending.
     """
@@ -63,6 +69,7 @@ class Routes:
         routes: Sequence[Route],
         *,
         client_tokens: Iterable[str],
+        lends_key: bool,
         account_paths: Iterable[str],
         body_timeout_s: float,
         drain_s: float,
@@ -71,6 +78,7 @@ class Routes:
         self._profiles = profiles
         self._routes = routes
         self._client_tokens = [token.encode() for token in client_tokens]
+        self._lends_key = lends_key
         self._account_paths = tuple(f"{path.rstrip('/')}/" for path in account_paths)
         self._body_timeout_s = body_timeout_s
         self._drain_s = drain_s
@@ -96,9 +104,7 @@ class Routes:
         try:
             return await self._serve(request)
         except web.RequestPayloadError:
-            refusal: LoopguardError = InvalidRequest(
-                "the request body broke off or cannot be unpacked"
-            )
+            refusal: LoopguardError = InvalidRequest("the request body broke off")
         except LoopguardError as error:
             refusal = error
         except CallerGone:
@@ -117,10 +123,12 @@ class Routes:
         if self._refusing:
             raise Draining("loopguard is restarting", retry_after_s=self._drain_s)
         target = _read_target(request)
+        if target.profile is not None and target.profile not in self._profiles:
+            raise PathNotFound("the profile that the path names does not exist")
         dialect = DIALECTS.get(target.plain) if request.method == "POST" else None
         if dialect is None:
-            if f"{target.plain}/".startswith(self._account_paths):
-                raise PathForbidden("the operator's key is not lent for this path")
+            if self._lends_key and f"{target.plain}/".startswith(self._account_paths):
+                raise Forbidden("the operator's key is not lent for this path")
             body = arriving(request.content, self._body_timeout_s)
             path = target.rest + target.query
             return await pass_through(request, self._shared.upstream, path, body)
@@ -185,6 +193,9 @@ class Routes:
     async def _body(self, request: web.Request) -> bytes:
         limit_bytes = request.client_max_size
         too_large = BodyTooLarge(f"the request body exceeds {limit_bytes} bytes")
+        coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if coding not in {"identity", *_PACKED}:
+            raise InvalidRequest("the request body has a Content-Encoding that is not known here")
         if (request.content_length or 0) > limit_bytes:
             raise too_large
         body = bytearray()
@@ -192,10 +203,21 @@ class Routes:
             body += piece
             if len(body) > limit_bytes:
                 raise too_large
-        return bytes(body)
+        if coding == "identity":
+            return bytes(body)
+        # A few bytes may become very many; what is longer than the bound is not unpacked.
+        unpacked = await asyncio.to_thread(_unpacked, bytes(body), limit_bytes)
+        if len(unpacked) > limit_bytes:
+            raise too_large
+        return unpacked
 
     def _authorize(self, request: web.Request) -> None:
         if not self._client_tokens:
+            if self._lends_key and "Origin" in request.headers:
+                raise Forbidden(
+                    "a page in a browser is lent the operator's key where it presents one of "
+                    "loopguard's client tokens, and none are set"
+                )
             return
         presented = (crossing.credential(request.headers) or "").encode(errors="surrogateescape")
         # Every token is compared, and each in constant time, so that timing tells nothing.
@@ -204,8 +226,6 @@ class Routes:
 
     def _profile(self, named: str | None, request: web.Request, model: str | None) -> Profile:
         """Choose by path, then header, then route."""
-        if named is not None and named not in self._profiles:
-            raise PathNotFound("the profile that the path names does not exist")
         name = named or request.headers.get(crossing.PROFILE)
         if name is None:
             matching = (
@@ -233,6 +253,22 @@ def _read_target(request: web.Request) -> _Target:
         raise PathNotFound("no such path; the API begins at /v1 or /api/v1")
     rest = match["rest"]
     return _Target(match["profile"], rest, _plainest(rest), f"?{query}" if query else "")
+
+
+def _unpacked(packed: bytes, limit_bytes: int) -> bytes:
+    """What gzip or zlib has packed, as far as a byte beyond the limit.
+
+    Raises:
+        InvalidRequest: neither has, or a part is missing.
+    """
+    reader = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+    try:
+        unpacked = reader.decompress(packed, limit_bytes + 1)
+    except zlib.error:
+        raise InvalidRequest("the request body cannot be unpacked") from None
+    if len(unpacked) <= limit_bytes and (reader.unused_data or not reader.eof):
+        raise InvalidRequest("the request body ends before its packing does, or behind it")
+    return unpacked
 
 
 def _spoken(request: web.Request) -> Dialect:

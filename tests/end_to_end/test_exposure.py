@@ -186,6 +186,20 @@ async def test_which_paths_are_of_the_account(guarded: Guard) -> None:
         assert (await ask(ours)).status == 200
 
 
+@pytest.mark.parametrize("path", [CHAT, MODELS, "/v1/keys"])
+async def test_page_is_not_lent_the_key(guarded: Guard, path: str) -> None:
+    """A page in a browser may not spend a key that nobody has to present a token for."""
+    page = {"Origin": "https://elsewhere.example"}
+    async with guarded([GOOD], upstream__api_key="sk-operator") as ours:
+        for headers in (page, page | bearer("sk-caller"), {"Origin": "null"}):
+            assert (await ask(ours, headers=headers, path=path)).status == 403
+        assert ours.fake.requests == []
+    async with guarded([GOOD], **KEYS) as ours:
+        assert (await ask(ours, headers=page | bearer("t0ken-a"))).status == 200
+    async with guarded([GOOD]) as ours:
+        assert (await ask(ours, headers=page | bearer("sk-caller"))).status == 200
+
+
 def heads() -> Iterator[tuple[str, bytes]]:
     """Heads of an upstream that wants more in the caller's than a header."""
     for name, line in {

@@ -2,7 +2,9 @@
 
 import gzip
 import io
+import json
 import os
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -104,13 +106,27 @@ async def test_plain_answer(guarded: Guard) -> None:
 
 
 async def test_compressed_upload(guarded: Guard) -> None:
-    """A compressed upload arrives, with the content that the caller compressed."""
-    body = b"text " * 10_000
+    """A compressed upload arrives as the caller compressed it."""
+    body = gzip.compress(b"text " * 10_000)
     async with guarded([]) as ours:
-        await ask(ours, gzip.compress(body), {"Content-Encoding": "gzip"}, path="/v1/echo")
+        await ask(ours, body, {"Content-Encoding": "gzip"}, path="/v1/echo")
+        (request,) = ours.fake.requests
+        assert request.headers["content-encoding"] == "gzip"
+        assert request.headers["content-length"] == str(len(body))
+        assert request.body == body
+
+
+@pytest.mark.parametrize("coding", ["gzip", "X-GZIP", "deflate", "identity"])
+async def test_compressed_request_for_a_reply(guarded: Guard, coding: str) -> None:
+    """A compressed request for a reply is unpacked, since its body is read."""
+    body = json.dumps(REQUEST).encode()
+    if coding != "identity":
+        body = zlib.compress(body) if coding == "deflate" else gzip.compress(body)
+    async with guarded([GOOD]) as ours:
+        assert (await ask(ours, body, {"Content-Encoding": coding})).status == 200
         (request,) = ours.fake.requests
         assert "content-encoding" not in request.headers
-        assert request.body == body
+        assert request.json["messages"] == REQUEST["messages"]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS"])
