@@ -130,12 +130,12 @@ async def _watched_memory(relay: Relay) -> AsyncIterator[Taken]:
             watching.cancel()
 
 
-def _added(name: str, many_ns: list[int]) -> Taken:
+def _waits(name: str, waited_s: list[float]) -> Taken:
     """Median, 99th percentile and the longest of some times."""
     return {
-        f"{name}_median_s": median(many_ns) / 1e9,
-        f"{name}_p99_s": percentile(many_ns, 0.99) / 1e9,
-        f"{name}_longest_s": max(many_ns) / 1e9,
+        f"{name}_median_s": median(waited_s),
+        f"{name}_p99_s": percentile(waited_s, 0.99),
+        f"{name}_longest_s": max(waited_s),
     }
 
 
@@ -173,12 +173,13 @@ async def slow(relay: Relay, _: Upstream, seconds: float) -> Taken:
     callers = await call_spread(relay.port, relay.headers, many, 1 / SLOW_PER_S / SLOW_STREAMS)
     await ended(callers)
     taken = spent.per(SLOW_STREAMS * chunks, "chunk_s")
-    return taken | _added("delay", [delay for caller in callers for delay in caller.delays_ns])
+    delays_s = [delay_ns / 1e9 for caller in callers for delay_ns in caller.delays_ns]
+    return taken | _waits("delay", delays_s)
 
 
 async def connecting(relay: Relay, _: Upstream, seconds: float) -> Taken:
     """Callers that connect at once, for a reply that is there at once."""
-    first_ns: list[int] = []
+    first_s: list[float] = []
     bursts = max(int(seconds * BURSTS_PER_S), 1)
     spent = Spent(relay)
     for _burst in range(bursts):
@@ -186,9 +187,9 @@ async def connecting(relay: Relay, _: Upstream, seconds: float) -> Taken:
         calls = (call(relay.port, relay.headers, a) for a in _texts(BURST_CALLERS, BURST_CHUNKS))
         callers = await asyncio.gather(*calls)
         await ended(callers)
-        first_ns += [caller.first_ns - began_ns for caller in callers]
+        first_s += [(caller.first_ns - began_ns) / 1e9 for caller in callers]
     taken = spent.per(bursts * BURST_CALLERS, "request_s")
-    return taken | _added("first_byte", first_ns)
+    return taken | _waits("first_byte", first_s)
 
 
 async def _in_turns(relay: Relay, callers: int, seconds: float, asked: Asked, **how: bool) -> Taken:
@@ -252,11 +253,8 @@ async def idle(relay: Relay, upstream: Upstream, seconds: float) -> Taken:
     closes_s = await _closes_s(upstream, callers)
     await upstream.release()
     seen = [close_s for close_s in closes_s if close_s < CLOSE_TIMEOUT_S]
-    return taken | {
-        "close_median_s": median(closes_s),
-        "close_p99_s": percentile(closes_s, 0.99),
-        "close_share": len(seen) / IDLE_STREAMS,
-    }
+    taken["close_share"] = len(seen) / IDLE_STREAMS
+    return taken | (_waits("close", seen) if seen else {})
 
 
 async def _closes_s(upstream: Upstream, callers: list[Caller]) -> list[float]:
@@ -282,7 +280,7 @@ async def stalls(relay: Relay, _: Upstream, seconds: float) -> Taken:
     apart_s = 1 / STALL_PER_S / STALL_STREAMS
     callers = await call_spread(relay.port, relay.headers, many, apart_s)
     await ended([witness, *callers])
-    taken = _added("delay", witness.delays_ns)
+    taken = _waits("delay", [delay_ns / 1e9 for delay_ns in witness.delays_ns])
     if relay.admin_port:
         stall_s = _STALL.findall(await told(relay.admin_port, "/metrics"))
         taken["own_stall_s"] = max(map(float, stall_s))
