@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Literal, TextIO, TypeAlias
+from typing import Any, Literal, TextIO, TypeAlias
 
 from loopguard.core.text import one_line
 
@@ -67,10 +67,7 @@ class LineFormatter(logging.Formatter):
         """The record's line, without its end."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         level, message = record.levelname.lower(), _cut(_message(record))
-        told = {
-            key: _cut(value) if isinstance(value, str) else value
-            for key, value in _fields(record).items()
-        }
+        told = {key: _bounded(value) for key, value in _fields(record).items()}
         if self._as_json:
             own = {"time": time, "level": level, "logger": record.name, "message": message}
             return json.dumps(own | told | own)
@@ -99,6 +96,19 @@ def _places(raised: TracebackType | None) -> str:
         traceback.walk_tb(raised), limit=-_MAX_FRAMES, lookup_lines=False
     )
     return " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+
+
+def _bounded(value: Any) -> Any:
+    """A field's value with every text of it cut, those of the lists and objects in it too."""
+    match value:
+        case str():
+            return _cut(value)
+        case dict():
+            return {key: _bounded(inner) for key, inner in value.items()}
+        case list():
+            return [_bounded(inner) for inner in value]
+        case _:
+            return value
 
 
 def _cut(text: str) -> str:

@@ -419,7 +419,9 @@ class Metrics:
             return OTHER_MODELS
         if model in self._models:
             return model
-        if len(self._models) >= MAX_MODELS or len(model) > MAX_MODEL_CHARS:
+        # Half a surrogate pair cannot be written: with it as a label nothing would be shown again.
+        unfit = len(model) > MAX_MODEL_CHARS or not model.isprintable()
+        if unfit or len(self._models) >= MAX_MODELS:
             return OTHER_MODELS
         self._models.add(model)
         return model

@@ -116,11 +116,14 @@ def test_bounded(stream):
     """A text of any length is cut, in a message and in a field."""
     configure("info", "json", stream)
 
-    logging.getLogger("loopguard").info("m" * 10**6, extra=fields(model="n" * 10**6))
+    attempts = [{"model": "n" * 10**6, "words": 1}]
+    told = {"model": "n" * 10**6, "attempt": attempts}
+    logging.getLogger("loopguard").info("m" * 10**6, extra={"fields": told})
 
     line = json.loads(stream.getvalue())
     assert line["message"] == "m" * MAX_TEXT_CHARS + "..."
     assert line["model"] == "n" * MAX_TEXT_CHARS + "..."
+    assert line["attempt"] == [{"model": line["model"], "words": 1}]
 
 
 @pytest.mark.parametrize("form", ["json", "text"])

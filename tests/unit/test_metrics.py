@@ -173,11 +173,15 @@ def test_models_are_bounded(scraped):
 
 
 def test_hostile_model(scraped):
-    """A model's name cannot add a line to what is scraped."""
-    name = 'a"} 1\nforged{x="'
+    """A model's name cannot add a line to what is scraped, nor make it impossible to write."""
+    exhausted = "loopguard_loop_exhausted_total"
+    name = 'a"} 1 forged{x="\\'
     scraped.metrics.loops_exhausted("p", name)
+    for unfit in ("a\nforged 1", "a\ud83d", "a\u2028", "a\x1b[31m"):
+        scraped.metrics.loops_exhausted("p", unfit)
 
-    assert scraped.value("loopguard_loop_exhausted_total", profile="p", model=name) == 1
+    assert scraped.value(exhausted, profile="p", model=name) == 1
+    assert scraped.value(exhausted, profile="p", model="other") == 4
     assert not scraped.series("forged")
 
 
