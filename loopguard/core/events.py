@@ -113,17 +113,27 @@ class Parsed(NamedTuple):
 
     Attributes:
         events: in the order of the line.
-        chunk: the parsed JSON object; None for what is no part of the reply (the sentinel, a ping)
-            and for what repeats the frame of the one before.
+        chunk: the parsed JSON object; None for what is no part of the reply (the sentinel, a ping).
         usage_only: whether the line is there only because the usage was asked for.
-        only_text: the text of its only event, where the line differs from the one before it in
-            that text alone; else empty.
     """
 
     events: list[Event]
     chunk: dict[str, Any] | None
     usage_only: bool = False
-    only_text: str = ""
+
+
+class Run(NamedTuple):
+    """Events in a row that differ from the one before them in their text alone.
+
+    Attributes:
+        raw: their bytes as they came.
+        text: what all of them say, on channel ``content``; at least a character.
+        choice: whose text it is.
+    """
+
+    raw: bytes
+    text: str
+    choice: int
 
 
 class Seen(NamedTuple):

@@ -47,6 +47,7 @@ class Decoder:
         self._max_bytes = max_bytes
         self._rest = bytearray()
         self._begun = False
+        self._has_returns = False
 
     @property
     def rest(self) -> bytes:
@@ -59,42 +60,53 @@ class Decoder:
         Raises:
             EventTooLong: the block that has begun is longer than the bound.
         """
-        if _is_one_data_line(chunk) and not self._rest:
-            self._begun = True
-            return [Block(chunk, chunk[6:-2])]
-        if self._rest:
-            # Searching the new bytes alone keeps a long block that comes in small reads linear.
-            searched = max(0, len(self._rest) - 2)
-            self._rest += chunk
-            if not _BLANK_LINE.search(self._rest, searched):
-                self._refuse_endless()
-                return []
-            chunk = bytes(self._rest)
-            self._rest.clear()
-        blocks = self._cut(chunk) if b"\r" in chunk else self._cut_line_feeds(chunk)
-        if self._rest:
-            self._refuse_endless()
-        return blocks
-
-    def _refuse_endless(self) -> None:
-        if len(self._rest) > self._max_bytes:
-            raise EventTooLong(f"an event of more than {self._max_bytes} bytes")
-
-    def _cut_line_feeds(self, chunk: bytes) -> list[Block]:
-        pieces = chunk.split(b"\n\n")
-        self._rest += pieces.pop()
-        return [self._block(piece, piece + b"\n\n") for piece in pieces]
-
-    def _cut(self, chunk: bytes) -> list[Block]:
+        whole = self.take(chunk)
         blocks = []
-        start = 0
-        for match in _BLANK_LINE.finditer(chunk):
-            blocks.append(self._block(chunk[start : match.start()], chunk[start : match.end()]))
-            start = match.end()
-        self._rest += chunk[start:]
+        at = 0
+        while at < len(whole):
+            blocks.append(self.block(whole, at))
+            at += len(blocks[-1].raw)
         return blocks
 
-    def _block(self, text: bytes, raw: bytes) -> Block:
+    def take(self, chunk: bytes) -> bytes:
+        """Take the next bytes and return whole blocks, uncut; the rest is kept for the next.
+
+        Raises:
+            EventTooLong: the block that has begun is longer than the bound.
+        """
+        rest = self._rest
+        if rest:
+            # Searching the new bytes alone keeps a long block that comes in small reads linear.
+            searched = max(0, len(rest) - 2)
+            rest += chunk
+            if _BLANK_LINE.search(rest, searched):
+                chunk = bytes(rest)
+                rest.clear()
+            else:
+                chunk = b""
+        self._has_returns = b"\r" in chunk
+        end = _end_of_returned(chunk) if self._has_returns else _end_of_fed(chunk)
+        if end < len(chunk):
+            rest += memoryview(chunk)[end:]
+            chunk = chunk[:end]
+        if len(rest) > self._max_bytes:
+            raise EventTooLong(f"an event of more than {self._max_bytes} bytes")
+        return chunk
+
+    def block(self, whole: bytes, at: int) -> Block:
+        """Cut one block.
+
+        Args:
+            whole: what `take` has returned.
+            at: where the block begins.
+        """
+        if self._has_returns:
+            end, after = next(_BLANK_LINE.finditer(whole, at)).span()
+        else:
+            end = whole.index(b"\n\n", at)
+            after = end + 2
+        raw = whole[at:after]
+        text = whole[at:end]
         if not self._begun:
             self._begun = True
             text = text.removeprefix(_BYTE_ORDER_MARK)
@@ -112,14 +124,24 @@ class Decoder:
         return Block(raw, b"\n".join(data) if data else None, event)
 
 
-def _is_one_data_line(chunk: bytes) -> bool:
-    """Whether a read is one whole event of one line, as nearly all are while a model writes."""
-    return (
-        chunk.startswith(b"data: ")
-        and chunk.endswith(b"\n\n")
-        and chunk.find(b"\n") == len(chunk) - 2
-        and b"\r" not in chunk
-    )
+def _end_of_returned(chunk: bytes) -> int:
+    """Where the last whole block ends, 0 where none does; any lines."""
+    end = 0
+    for match in _BLANK_LINE.finditer(chunk):
+        end = match.end()
+    return end
+
+
+def _end_of_fed(chunk: bytes) -> int:
+    """Where the last whole block ends, 0 where none does; lines that end in LF alone."""
+    last = chunk.rfind(b"\n\n")
+    if last < 0:
+        return 0
+    end = last + 2
+    if chunk[last - 1 : last] == b"\n":
+        # Of an odd number of line feeds the last one begins the next block.
+        end -= (end - len(chunk[:end].rstrip(b"\n"))) % 2
+    return end
 
 
 def encode(data: bytes, event: bytes = b"") -> bytes:

@@ -1,7 +1,21 @@
-"""One upstream request: open, read, feed, act, close.
+"""One upstream request: open, read, feed, act, close. This is the hot path.
 
-The pump is `Attempt._pump`. What a piece of the stream means is decided in `Attempt._take`, which
-does no I/O; what follows from the attempt's end is decided in `loopguard.core.retry`.
+Theory. What costs is not what is done with a read but whatever is done around it: a task that is
+woken, a coroutine, a timer, an object for each event. So a network read is served where it arrives,
+in one chain of calls from the transport of the upstream to that of the caller (`_receive`):
+
+1. The tap (`loopguard.proxy.tap`) lets aiohttp take the read's HTTP apart.
+2. The reader (`loopguard.core.dialects.reader`) finds the text that came, mostly without cutting
+   the bytes into events; what is more than text it parses.
+3. The detector reads the text.
+4. The clock of silence is restarted: one assignment.
+5. The relay keeps the bytes, or writes them to the caller as they came, in one write.
+
+The task of the exchange sleeps meanwhile. It is woken when the attempt has come to its end, and
+when the caller takes its reply too slowly: then nothing more is read until it has caught up.
+
+What a piece of the stream means is decided in `_take` and below, which do no I/O; what follows from
+the attempt's end is decided in `loopguard.core.retry`.
 """
 
 from time import perf_counter
@@ -10,9 +24,10 @@ from typing import assert_never
 import aiohttp
 
 from loopguard.core import json_text, sse
-from loopguard.core.detection.detector import Detector
+from loopguard.core.detection.detector import Detector, Trip
 from loopguard.core.dialects import Dialect
 from loopguard.core.dialects.faults import read_fault
+from loopguard.core.dialects.reader import Reader
 from loopguard.core.events import (
     CARRYING,
     ArgumentsDelta,
@@ -22,7 +37,9 @@ from loopguard.core.events import (
     Finish,
     GenerationId,
     OtherDelta,
+    Parsed,
     ReasoningDelta,
+    Run,
     TextDelta,
     UpstreamFault,
     Usage,
@@ -31,6 +48,7 @@ from loopguard.core.retry import Broken, Completed, Outcome, Refused, Stalled, T
 from loopguard.proxy import headers as crossing
 from loopguard.proxy.clocks import Clocks
 from loopguard.proxy.relay import Relay
+from loopguard.proxy.tap import tap
 from loopguard.proxy.upstream import Upstream, why_unusable
 
 _OK = 200
@@ -80,10 +98,10 @@ class Attempt:
         self.own_time_s = 0.0
         self.unreachable = False
         self._dialect = dialect
-        self._decoder = sse.Decoder(max_event_bytes)
-        self._parser = dialect.Parser()
+        self._reader = Reader(dialect.Parser(), dialect.TEXT_FIELD, max_event_bytes)
         self._begun: set[int] = set()
         self._finished: set[int] = set()
+        self._outcome: Outcome | None = None
         self._began_at = perf_counter()
 
     async def run(
@@ -156,43 +174,27 @@ class Attempt:
 
     async def _pump(self, response: aiohttp.ClientResponse) -> Outcome:
         """Read, feed, act."""
-        while True:
-            chunk = await response.content.readany()
-            if not chunk:
-                return self._ended("the upstream ended its stream in the middle of the reply")
-            began_at = perf_counter()
-            outcome = self._take(chunk)
-            self.own_time_s += perf_counter() - began_at
-            if outcome is not None:
-                return outcome
-            write = self.relay.flush(self.detector)
-            if write is not None:
-                self.clocks.pause()
-                await write
-                self.clocks.resume()
+        body = tap(response)
+        while await body.pour(self._receive):
+            if self._outcome is not None:
+                return self._outcome
+            self.clocks.pause()
+            await self.relay.catch_up()
+            self.clocks.resume()
+        return self._ended("the upstream ended its stream in the middle of the reply")
+
+    def _receive(self, chunk: bytes) -> bool:
+        """Take what a network read brought; whether more is wanted before the pump has acted."""
+        began_at = perf_counter()
+        self._outcome = self._take(chunk)
+        self.own_time_s += perf_counter() - began_at
+        return self._outcome is None and self.relay.flush(self.detector)
 
     def _take(self, chunk: bytes) -> Outcome | None:
         """Read what has come; say how the attempt ends if it ends here."""
-        carried = False
         try:
-            for block in self._decoder.feed(chunk):
-                if block.data is None:
-                    self.relay.skip(block.raw)
-                    continue
-                parsed = self._parser.parse(block.data)
-                carries = False
-                outcome: Outcome | None = None
-                for event in parsed.events:
-                    carries = carries or type(event) in CARRYING
-                    outcome = self._judge(event) or outcome
-                    if isinstance(outcome, Tripped):
-                        break
-                if carries and not carried:
-                    carried = True
-                    self._progress()
-                if isinstance(outcome, Tripped):
-                    return outcome
-                self.relay.take(block, parsed, carries=carries)
+            for read in self._reader.read(chunk):
+                outcome = self._take_run(read) if type(read) is Run else self._take_event(*read)
                 if outcome is not None:
                     return outcome
         except sse.EventTooLong as error:
@@ -202,6 +204,33 @@ class Attempt:
         if self.relay.overfull:
             return Broken("the reply is larger than `max_held_bytes`", retryable=False)
         return None
+
+    def _take_run(self, run: Run) -> Outcome | None:
+        """Take events in that carry text alone."""
+        trip = self.detector.feed("content", run.text, run.choice)
+        self._progress()
+        if trip is not None:
+            return self._tripped(trip)
+        self.relay.take_run(run)
+        return None
+
+    def _take_event(self, block: sse.Block, parsed: Parsed | None) -> Outcome | None:
+        """Take any other event in, or a comment."""
+        if parsed is None:
+            self.relay.skip(block.raw)
+            return None
+        carries = False
+        outcome: Outcome | None = None
+        for event in parsed.events:
+            carries = carries or type(event) in CARRYING
+            outcome = self._judge(event) or outcome
+            if isinstance(outcome, Tripped):
+                break
+        if carries:
+            self._progress()
+        if not isinstance(outcome, Tripped):
+            self.relay.take(block, parsed, carries=carries)
+        return outcome
 
     def _progress(self) -> None:
         self.clocks.progress()
@@ -241,10 +270,11 @@ class Attempt:
                 return Completed()
             case _:
                 assert_never(event)
-        if trip is not None:
-            detector = self.detector
-            return Tripped(trip, detector.words, detector.chars, detector.fingerprint())
-        return None
+        return None if trip is None else self._tripped(trip)
+
+    def _tripped(self, trip: Trip) -> Tripped:
+        detector = self.detector
+        return Tripped(trip, detector.words, detector.chars, detector.fingerprint())
 
 
 async def _read_refusal(response: aiohttp.ClientResponse) -> bytes:

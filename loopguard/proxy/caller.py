@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import ceil
 
@@ -84,17 +84,15 @@ class Caller:
         self._chunked = "Transfer-Encoding" in response.headers  # not for a caller of HTTP/1.0
         self._written_at = self._loop.time()
 
-    def send(self, data: bytes, headers: Iterable[tuple[str, str]] = ()) -> Awaitable[None] | None:
-        """Write to the stream, at once where the head has left and the caller keeps up.
-
-        Nearly every chunk does: past two coroutines of aiohttp's it costs a third.
+    def send(self, data: bytes) -> bool:
+        """Write to the stream, past two coroutines of aiohttp's.
 
         Args:
-            data: whole events.
-            headers: of the response, if its head has not left yet.
+            data: whole events, at least one byte.
 
         Returns:
-            What to await where it could not be written at once: `write`.
+            Whether it was written: the head has left, in HTTP/1.1, and the caller keeps up. Else
+            `write` it.
         """
         transport = self._request.transport
         if (
@@ -103,10 +101,10 @@ class Caller:
             or transport.is_closing()
             or transport.get_write_buffer_size() > _MAX_UNSENT_BYTES
         ):
-            return self.write(data, headers)
+            return False
         transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         self._written_at = self._loop.time()
-        return None
+        return True
 
     async def _open(self, headers: Iterable[tuple[str, str]]) -> web.StreamResponse:
         async with self._opening:

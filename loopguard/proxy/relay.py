@@ -8,7 +8,7 @@ events, one that asked for none gets the object.
 Each attempt has a relay of its own, so nothing of a discarded attempt can leave with the next.
 """
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,7 +17,7 @@ from aiohttp import web
 from loopguard.core import json_text, sse
 from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
-from loopguard.core.events import Parsed
+from loopguard.core.events import Parsed, Run
 from loopguard.core.plan import Plan
 from loopguard.proxy.caller import Caller
 
@@ -99,32 +99,48 @@ class LiveRelay:
         self._newest = parsed.chunk or self._newest
         self._wait(block.raw)
 
+    def take_run(self, run: Run) -> None:
+        """Take events that carry text alone."""
+        self._carries = True
+        self._wait(run.raw)
+
     def _wait(self, raw: bytes) -> None:
         self._waiting.append(raw)
         self.held_bytes += len(raw)
 
-    def flush(self, detector: Detector) -> Awaitable[None] | None:
+    def flush(self, detector: Detector) -> bool:
         """Send on what waits, unless the reply is suspected or nothing of it is there.
 
         Returns:
-            What to await before more is read: a caller that lags behind.
+            Whether more may be read; else what waits cannot leave at once, and `catch_up` is next.
         """
         if not self._waiting:
-            return None
+            return True
         early = not self._carries or detector.suspected
         if early and self.held_bytes <= self._max_held_bytes:
-            return None
-        return self._send()
-
-    def _send(self) -> Awaitable[None] | None:
+            return True
         if not self.committed:
-            self._waiting.insert(0, self._figures.comment())
-        data = b"".join(self._waiting)
+            return False
+        waiting = self._waiting
+        data = waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        if not self._caller.send(data):
+            return False
+        self._leave()
+        return True
+
+    async def catch_up(self) -> None:
+        """Send on what waits, as fast as the caller takes it."""
+        first = [] if self.committed else [self._figures.comment()]
+        data = b"".join(first + self._waiting)
+        self._leave()
+        await self._caller.write(data, self._headers)
+
+    def _leave(self) -> None:
+        """What waits leaves now."""
         self._waiting.clear()
         self.held_bytes = 0
         self.committed = True
         self.last = self._newest
-        return self._caller.send(data, self._headers)
 
     @property
     def overfull(self) -> bool:
@@ -134,9 +150,7 @@ class LiveRelay:
     async def deliver(self) -> web.StreamResponse:
         """Send the rest and end the stream."""
         if self._waiting or not self.committed:
-            write = self._send()
-            if write is not None:
-                await write
+            await self.catch_up()
         return await self._caller.close()
 
 
@@ -177,8 +191,16 @@ class HeldRelay:
         if self._usage_wanted or not parsed.usage_only:
             self._held.add(block, parsed)
 
-    def flush(self, detector: Detector) -> None:
+    def take_run(self, run: Run) -> None:
+        """Take events that carry text alone."""
+        self._held.extend(run)
+
+    def flush(self, detector: Detector) -> bool:  # noqa: ARG002
         """Nothing leaves yet."""
+        return True
+
+    async def catch_up(self) -> None:
+        """Nothing is behind."""
 
     @property
     def held_bytes(self) -> int:

@@ -41,8 +41,9 @@ class RecordingCaller:
     def __init__(self) -> None:
         self.written = b""
 
-    def send(self, piece: bytes, _headers: Iterable[tuple[str, str]] = ()) -> None:
+    def send(self, piece: bytes) -> bool:
         self.written += piece
+        return True
 
     async def write(self, piece: bytes, _headers: Iterable[tuple[str, str]] = ()) -> None:
         self.send(piece)
@@ -52,7 +53,7 @@ class RecordingCaller:
 
 
 class Reading(NamedTuple):
-    """What became of a stream, and whether any of it was of a reply."""
+    """What became of a stream, whether any of it was of a reply, and the reply unless discarded."""
 
     outcome: Outcome
     brought: bool
@@ -71,7 +72,8 @@ def pump(relay: LiveRelay | HeldRelay, pieces: Iterable[bytes]) -> tuple[Outcome
     async def run() -> tuple[Outcome, bool]:
         clocks = Clocks(exchange_ends_at=0, exchange_timeout_s=0)
         attempt = Attempt(Detector(DETECTION), chat, relay, clocks, BOUND_BYTES)
-        response: Any = SimpleNamespace(content=SimpleNamespace(readany=readany))
+        content = SimpleNamespace(readany=readany)
+        response: Any = SimpleNamespace(content=content, connection=None)
         outcome = await attempt._pump(response)
         if isinstance(outcome, Completed | Refused):
             await relay.deliver()
@@ -88,7 +90,8 @@ def read(pieces: list[bytes]) -> Reading:
     held: Any = RecordingCaller()
     relay = HeldRelay(held, plan, Figures(1), BOUND_BYTES, chat)
     assert pump(relay, pieces) == (outcome, brought)
-    return Reading(outcome, brought, live.written, held.written, relay._held.whole())
+    whole = relay._held.whole() if isinstance(outcome, Completed | Refused) else {}
+    return Reading(outcome, brought, live.written, held.written, whole)
 
 
 def events(pieces: Iterable[bytes]) -> list[Event]:

@@ -9,21 +9,11 @@ from typing import Any, Protocol
 
 from loopguard.core import sse
 from loopguard.core.dialects import chat, completions, messages, responses
-from loopguard.core.events import Channel, Parsed, Seen, UpstreamFault
+from loopguard.core.dialects.reader import Parser
+from loopguard.core.events import Channel, Parsed, Run, Seen, UpstreamFault
 from loopguard.core.plan import Plan
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
-
-
-class StreamParser(Protocol):
-    """Reads one stream."""
-
-    def parse(self, data: bytes) -> Parsed:
-        """Read the data of one event.
-
-        Raises:
-            ValueError: it is not of the dialect.
-        """
 
 
 class HeldReply(Protocol):
@@ -35,6 +25,9 @@ class HeldReply(Protocol):
 
     def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one event."""
+
+    def extend(self, run: Run) -> None:
+        """Keep events that repeat the frame of the one before them."""
 
     def stream(self) -> Iterable[bytes]:
         """The reply as a stream of few events, framed, carrying all that was added."""
@@ -55,13 +48,17 @@ class Dialect(Protocol):
         """Where a model can write on this wire."""
 
     @property
+    def TEXT_FIELD(self) -> str:  # noqa: N802 - a constant of the module
+        """Under which name most of a reply's text stands in its events."""
+
+    @property
     def FAULT_IN_WHOLE(self) -> bool:  # noqa: N802 - a constant of the module
         """Whether a whole reply can tell of an error that came after a part of it."""
 
     def plan(self, body: bytes, /) -> Plan:
         """Turn the caller's request into the upstream's."""
 
-    def Parser(self) -> StreamParser:  # noqa: N802 - a class of the module
+    def Parser(self) -> Parser:  # noqa: N802 - a class of the module
         """Begin to read a stream."""
 
     def Held(self) -> HeldReply:  # noqa: N802 - a class of the module

@@ -18,7 +18,6 @@ from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
 from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
-from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     READY_VERDICTS,
@@ -41,6 +40,7 @@ from loopguard.errors import LoopguardError
 
 NAME = "chat"
 CHANNELS = EVERY_CHANNEL
+TEXT_FIELD = "content"
 FAULT_IN_WHOLE = True
 
 # What nearly every delta holds; only the others are searched for more.
@@ -132,7 +132,7 @@ class Parser:
     """Reads one stream, line by line."""
 
     def __init__(self) -> None:
-        self._lines = SameFrame("content", ChunkParser(self._read_choice).parse)
+        self._chunks = ChunkParser(self._read_choice)
         self._calls: dict[int, dict[int, None]] = {}  # of each choice, in their order
 
     def parse(self, data: bytes) -> Parsed:
@@ -141,7 +141,7 @@ class Parser:
         Raises:
             ValueError: it is neither the sentinel nor a chunk.
         """
-        return self._lines.parse(data)
+        return self._chunks.parse(data)
 
     def _read_choice(self, choice: Json, index: int, events: list[Event]) -> None:
         delta = choice.get("delta")

@@ -13,7 +13,6 @@ from loopguard.core.dialects import chat, runs
 from loopguard.core.dialects.chat import error_body, fault_body
 from loopguard.core.dialects.faults import read_refusal
 from loopguard.core.dialects.fields import Json, index_of, string_of
-from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import Channel, Event, Parsed, ReasoningDelta, Seen, TextDelta
 from loopguard.core.plan import Plan, read_object, text_of
 from loopguard.core.retry import Refused
@@ -23,6 +22,7 @@ __all__ = [
     "CHANNELS",
     "FAULT_IN_WHOLE",
     "NAME",
+    "TEXT_FIELD",
     "Held",
     "Parser",
     "error_body",
@@ -35,6 +35,7 @@ __all__ = [
 
 NAME = "completions"
 CHANNELS: tuple[Channel, ...] = ("content", "reasoning")
+TEXT_FIELD = "text"
 FAULT_IN_WHOLE = True
 
 _TEXTS = ("text", "reasoning")
@@ -54,7 +55,7 @@ class Parser:
     """Reads one stream, line by line."""
 
     def __init__(self) -> None:
-        self._lines = SameFrame("text", chat.ChunkParser(_read_choice).parse)
+        self._chunks = chat.ChunkParser(_read_choice)
 
     def parse(self, data: bytes) -> Parsed:
         """Read one data line.
@@ -62,7 +63,7 @@ class Parser:
         Raises:
             ValueError: it is neither the sentinel nor a chunk.
         """
-        return self._lines.parse(data)
+        return self._chunks.parse(data)
 
 
 def _read_choice(choice: Json, index: int, events: list[Event]) -> None:

@@ -25,7 +25,6 @@ from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
 from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
-from loopguard.core.dialects.same_frame import SameFrame
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     ArgumentsDelta,
@@ -48,6 +47,7 @@ from loopguard.errors import LoopguardError
 
 NAME = "messages"
 CHANNELS = EVERY_CHANNEL
+TEXT_FIELD = "text"
 FAULT_IN_WHOLE = False
 
 # The kinds of delta that are a model's text, and where each carries it.
@@ -89,7 +89,6 @@ class Parser:
         self._usage: Json | None = None
         self._blocks: set[int] = set()
         self._finished = False
-        self._lines = SameFrame("text", self._read)
 
     def parse(self, data: bytes) -> Parsed:
         """Read the data of one event.
@@ -97,9 +96,6 @@ class Parser:
         Raises:
             ValueError: it is neither the sentinel nor an event of the wire, or not in its order.
         """
-        return self._lines.parse(data)
-
-    def _read(self, data: bytes) -> Parsed:
         if data == runs.SENTINEL:
             if not self._finished:
                 raise ValueError("the stream ends before its message does")

@@ -15,7 +15,7 @@ import orjson
 
 from loopguard.core import json_text, sse
 from loopguard.core.dialects.fields import Json
-from loopguard.core.events import Parsed
+from loopguard.core.events import Parsed, Run
 
 SENTINEL = b"[DONE]"
 """The data that ends a stream, on the wires that have it; it is kept like any event."""
@@ -103,26 +103,26 @@ class Runs:
             run = self._open[place] = _Run(frame, event)
         # The text that alone may differ in the next event, if this one has no other.
         self._last = (place, pieces[0].path) if len(pieces) == 1 else None
-        self._append(place, run, pieces)
+        self._append(run, pieces)
 
     def extend(self, text: str) -> bool:
-        """Keep an event that differs from the one before it in its text alone.
+        """Keep events that differ from the one before them in their text alone.
 
         Returns:
-            Whether it is kept; it is not where the run of the event before it has ended.
+            Whether they are kept; they are not where the event before them is in no run.
         """
         if self._last is None:
             return False
         place, path = self._last
-        self._append(place, self._open[place], (Piece(path, json_text.string_body(text)),))
+        self._append(self._open[place], (Piece(path, json_text.string_body(text)),))
         return True
 
-    def _append(self, place: Hashable, run: "_Run", pieces: Iterable[Piece]) -> None:
+    def _append(self, run: "_Run", pieces: Iterable[Piece]) -> None:
         before_bytes = run.size_bytes
         run.append(pieces)
         self.size_bytes += run.size_bytes - before_bytes
         if run.size_bytes >= _RUN_BYTES:
-            self._close(place)
+            self._cut(run)
 
     def keep(self, block: sse.Block) -> None:
         """Keep an event as it came, after all that came before it."""
@@ -152,6 +152,11 @@ class Runs:
     def _close(self, place: Hashable) -> None:
         self._last = None
         run = self._open.pop(place)
+        if run.pending:
+            self._cut(run)
+
+    def _cut(self, run: "_Run") -> None:
+        """Keep what a run has come to; it may go on."""
         self.size_bytes -= run.size_bytes
         self._keep(run.render())
 
@@ -161,7 +166,12 @@ class Runs:
 
 
 class _Run:
-    """Events of one frame, and the pieces that they carried."""
+    """Events of one frame, and the pieces that they carried.
+
+    Attributes:
+        size_bytes: of the pieces.
+        pending: whether an event has come that is not rendered.
+    """
 
     def __init__(self, frame: Json, event: bytes) -> None:
         self._frame = frame
@@ -169,6 +179,7 @@ class _Run:
         self._insides: dict[Path, bytearray] = {}
         self._lists: set[Path] = set()
         self.size_bytes = 0
+        self.pending = False
 
     def has_frame_of(self, frame: Json) -> bool:
         for field in RUNNING_FIELDS:
@@ -177,6 +188,7 @@ class _Run:
         return frame == self._frame
 
     def append(self, pieces: Iterable[Piece]) -> None:
+        self.pending = True
         for path, inside, listed in pieces:
             known = self._insides.get(path)
             if known is None:
@@ -189,10 +201,15 @@ class _Run:
             self.size_bytes += len(inside)
 
     def render(self) -> Kept:
+        """The events as one, and be without pieces again."""
         try:
             data = orjson.dumps(self._chunk(orjson.Fragment))
         except TypeError:  # orjson refuses something in the frame, as json_text explains
             data = json_text.dumps(self._chunk(json_text.loads))
+        self._chunk(lambda text: [] if text.startswith(b"[") else "")
+        self._insides.clear()
+        self.size_bytes = 0
+        self.pending = False
         # Copied, because orjson leaves its bytes in a buffer of up to twice their size.
         return Kept(bytes(memoryview(data)), self._event)
 
@@ -221,14 +238,17 @@ class HeldRuns(ABC):
 
     def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one event. Its chunk is taken apart and must not be read afterwards."""
-        if not parsed.only_text:
-            self._add(block, parsed.chunk)
-        elif not self._runs.extend(parsed.only_text):
-            self._add(block, json_text.loads(block.data or b""))
+        self._add(block, parsed.chunk)
+
+    def extend(self, run: Run) -> None:
+        """Keep a run, which repeats the frame of the event before it."""
+        if not self._runs.extend(run.text):
+            for event in sse.Decoder(len(run.raw)).feed(run.raw):
+                self._add(event, json_text.loads(event.data or b""))
 
     @abstractmethod
     def _add(self, block: sse.Block, chunk: Json | None) -> None:
-        """Keep one event that does more than repeat the frame of the one before it."""
+        """Keep one event that is no more than its block and its chunk."""
 
     def stream(self) -> Iterator[bytes]:
         """The reply as a stream of few events, framed; the sentinel only if it came."""

@@ -1,0 +1,181 @@
+"""Reads a stream: the bytes of a network read in, what they say out, most of it by their frame.
+
+Theory. Nearly all of a reply comes in events of one frame around a few characters. Let an event
+be an opening, a string in its quotes, and a closing, its framing as a server-sent event included.
+Whoever reads it comes to that string in a state that the opening alone decides, and leaves it in
+one that does not depend on the string. So another event with the same two ends and one JSON string
+between them says the same, but for that text; and of a *run* of such events only the texts are new.
+A run is not read event by event: it is cut at its blank lines, the texts are taken from between the
+ends, all ends are compared at once by framing the texts again, and all texts are read as one JSON
+array. That is the work of a few calls of compiled code, however many events the run has.
+
+The strings are put into the array with a line feed between them, which JSON allows between values
+and in no string. So a text that is no string by itself, however it quotes, breaks the array or
+changes its length, and is never read together with its neighbour.
+
+Where the text stands is not guessed. It is looked for by its name; an event with the ends of the
+one before it is read once more with a text of ours in that place, and must say that text alone.
+Whatever is not of the known frame is read by the parser, and so is a string that orjson refuses.
+
+Blind spots: a frame that changes with every event (a clock, padding, choices in turns), which costs
+a search for nothing; text of other names, such as thinking and arguments.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import orjson
+
+from loopguard.core import sse
+from loopguard.core.events import Parsed, Run, TextDelta
+
+_OURS = b"loopguard"
+
+# As far as one attempt at a run looks: it carries some fifty events, so that what a run costs by
+# itself is little, and a stream that breaks its frame at every turn costs no more than that.
+_RUN_BYTES = 16_384
+
+
+class Parser(Protocol):
+    """Reads the events of one stream, whatever their frame."""
+
+    def parse(self, data: bytes) -> Parsed:
+        """Read the data of one event.
+
+        Two events that differ in one text alone are read alike, but for it.
+
+        Raises:
+            ValueError: it is not of the dialect.
+        """
+
+
+class _Frame:
+    """What stands around the text of an event.
+
+    Args:
+        opening: its bytes to the quote that begins the text.
+        closing: from the quote that ends it, to the blank line.
+        choice: whose text it is.
+    """
+
+    def __init__(self, opening: bytes, closing: bytes, choice: int) -> None:
+        self.opening = opening
+        self.closing = closing
+        self.choice = choice
+        # A text has no line feed: every event of a frame has it in the same one of its lines.
+        self._lines = opening.count(b"\n") + closing.count(b"\n")
+        self._line = opening.count(b"\n")
+        self._inside = slice(len(opening) - opening.rfind(b"\n") - 1, -closing.index(b"\n"))
+
+    def around(self, texts: Sequence[bytes]) -> bytes:
+        """The events that have these texts."""
+        return self.opening + (self.closing + self.opening).join(texts) + self.closing
+
+    def texts(self, window: bytes) -> list[bytes]:
+        """The texts of the events of this frame that bytes begin with."""
+        *lines, _ = window.split(b"\n")
+        whole = len(lines) - len(lines) % self._lines
+        inside = self._inside
+        texts = [line[inside] for line in lines[self._line : whole : self._lines]]
+        if window.startswith(self.around(texts)):
+            return texts
+        at = 0
+        for number, text in enumerate(texts):
+            event = self.around([text])
+            if not window.startswith(event, at):
+                return texts[:number]
+            at += len(event)
+        return texts
+
+
+class Reader:
+    """Reads one stream.
+
+    Args:
+        parser: of the stream's dialect.
+        text_field: under which name most texts of the dialect stand.
+        max_event_bytes: bound of one event.
+    """
+
+    def __init__(self, parser: Parser, text_field: str, max_event_bytes: int) -> None:
+        self._parser = parser
+        self._decoder = sse.Decoder(max_event_bytes)
+        self._named_text = re.compile(rb'"%b": ?("(?:[^"\\]++|\\.)*+")' % text_field.encode())
+        self._last = (b"", b"")
+        self._frame: _Frame | None = None
+
+    def read(self, chunk: bytes) -> Iterable[Run | tuple[sse.Block, Parsed | None]]:
+        """Take the next bytes and say, in their order, what the events that they complete say.
+
+        Returns:
+            Runs, and events with what each says, None for a comment.
+
+        Raises:
+            EventTooLong: the event that has begun is longer than the bound.
+            ValueError: while they are gone through, an event is not of the dialect.
+        """
+        whole = self._decoder.take(chunk)
+        frame = self._frame
+        if (
+            frame is not None
+            and whole.startswith(frame.opening)
+            and whole.endswith(frame.closing)
+            and (text := _join([whole[len(frame.opening) : -len(frame.closing)]]))
+        ):
+            # Nearly every read of a live model: one event of the frame.
+            return (Run(whole, text, frame.choice),)
+        return self._cut(whole)
+
+    def _cut(self, whole: bytes) -> Iterator[Run | tuple[sse.Block, Parsed | None]]:
+        at = 0
+        while at < len(whole):
+            run = self._run(whole, at)
+            if run is not None:
+                yield run
+                at += len(run.raw)
+                continue
+            block = self._decoder.block(whole, at)
+            yield block, None if block.data is None else self._parse(block, block.data)
+            at += len(block.raw)
+
+    def _run(self, whole: bytes, at: int) -> Run | None:
+        """Read the events of the known frame that begin there; None where they cannot be."""
+        frame = self._frame
+        if frame is None or not whole.startswith(frame.opening, at):
+            return None
+        texts = frame.texts(whole[at : at + _RUN_BYTES])
+        text = _join(texts)
+        return Run(frame.around(texts), text, frame.choice) if text else None
+
+    def _parse(self, block: sse.Block, data: bytes) -> Parsed:
+        parsed = self._parser.parse(data)
+        self._frame = None
+        match parsed.events:
+            case [TextDelta(_, choice)] if b"\r" not in block.raw:
+                self._learn(block.raw, choice)
+        return parsed
+
+    def _learn(self, raw: bytes, choice: int) -> None:
+        """Take an event's ends for a frame if the event before had the same."""
+        found = self._named_text.search(raw)
+        if found is None:
+            return
+        start, end = found.span(1)
+        last = self._last
+        self._last = opening, closing = raw[: start + 1], raw[end - 1 :]
+        if self._last == last:
+            ours = self._decoder.block(opening + _OURS + closing, 0)
+            if ours.data is not None and self._parser.parse(ours.data).events == [
+                TextDelta(_OURS.decode(), choice)
+            ]:
+                self._frame = _Frame(opening, closing, choice)
+
+
+def _join(texts: Sequence[bytes]) -> str:
+    """The strings whose insides these are, as one; empty where one of them is no string."""
+    try:
+        read = orjson.loads(b'["%b"]' % b'",\n"'.join(texts))
+    except orjson.JSONDecodeError:
+        return ""
+    return "".join(read) if len(read) == len(texts) else ""

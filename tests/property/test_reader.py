@@ -1,0 +1,188 @@
+"""What is read by its frame is what the parser reads."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from loopguard.core import sse
+from loopguard.core.dialects import Dialect, chat, completions, messages, responses
+from loopguard.core.dialects.reader import Reader
+from loopguard.core.events import Event, Run, TextDelta
+from tests.samples import cut
+from tests.unit.core.dialects.wires import SAMPLES
+
+TEXT = b'"TEXT"'
+BOUND_BYTES = 1 << 24
+CUTS = st.lists(st.integers(0, 1 << 14), max_size=12)
+
+
+def chunk(**choice: Any) -> bytes:
+    """A chunk of one choice, with a text of this module's."""
+    return json.dumps({"id": "gen-1", "choices": [{"index": 0, **choice}]}).encode()
+
+
+# Frames that differ little, and some whose text is not where it is looked for first.
+FRAMES: dict[Dialect, list[bytes]] = {
+    chat: [
+        chunk(delta={"role": "assistant", "content": "TEXT"}),
+        chunk(delta={"content": "TEXT"}, finish_reason=None),
+        chunk(delta={"content": "TEXT"}, finish_reason="stop"),
+        chunk(delta={"content": "TEXT"}, index=1),
+        chunk(delta={"content": "TEXT"}, logprobs={"content": [{"token": "a"}]}),
+        chunk(delta={"content": "TEXT", "refusal": "no"}),
+        chunk(delta={"content": "", "refusal": "TEXT"}),
+        chunk(delta={"reasoning": "TEXT"}),
+        chunk(content="TEXT", delta={"content": "a"}),
+        chunk(delta={"x": {"content": "TEXT"}, "content": "a"}),
+        b'{"choices":[{"delta":{"content":"TEXT","content":"b"}}]}',
+        b'{"choices":[{"delta":{"content": "TEXT"}}],"usage":{"cost":1}}',
+    ],
+    completions: [
+        chunk(text="TEXT"),
+        chunk(text="TEXT", finish_reason="stop"),
+        chunk(text="TEXT", reasoning="hm"),
+        chunk(text="TEXT", logprobs={"text": "TEXT"}),
+        chunk(x={"text": "TEXT"}, text="a"),
+    ],
+    messages: [
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"TEXT"}}',
+        b'{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"TEXT"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"text":"TEXT","type":"text_delta"}}',
+        b'{"type":"content_block_delta","index":0,"delta":{"type":"x","text":"TEXT"}}',
+        b'{"type":"ping"}',
+        b'{"type":"message_stop","text":"TEXT"}',
+    ],
+    responses: [
+        b'{"type":"response.output_text.delta","output_index":0,"delta":"TEXT"}',
+        b'{"type":"response.output_text.delta","output_index":1,"delta":"TEXT"}',
+        b'{"type":"response.output_text.done","output_index":0,"text":"TEXT"}',
+        b'{"type":"response.reasoning_text.delta","output_index":0,"delta":"TEXT"}',
+        b'{"type":"response.output_text.delta","x":{"delta":"TEXT"},"delta":"a"}',
+    ],
+}
+OPENINGS: dict[Dialect, list[bytes]] = {
+    chat: [],
+    completions: [],
+    responses: [],
+    messages: [
+        b'{"type":"message_start","message":{"usage":{}}}',
+        b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}',
+        b'{"type":"content_block_start","index":1,"content_block":{"type":"text","text":""}}',
+    ],
+}
+# What stands in the place of the text: strings in both spellings, and what is no string.
+VALUES = (
+    st.text(max_size=6).map(lambda text: json.dumps(text).encode())
+    | st.text(max_size=6).map(
+        lambda text: json.dumps(text, ensure_ascii=False).encode(errors="surrogatepass")
+    )
+    | st.sampled_from(
+        [
+            *(b'"\\ud83d"', b'"a\\/b"', b'"caf\\u00e9"', b'"\xff"', b'"\x01"', b'"\\"', b'"\\q"'),
+            *(b"null", b"1", b'""', b'"', b"", b'"a","x":"b"', b'"a"}', b'" ', b'"' + b"x" * 3000),
+            *(b'"' + b"long " * 900 + b'"', b'"loopguard"', b"{}", b'"a" "b"'),
+        ]
+    )
+)
+RUNS = st.lists(st.tuples(st.integers(0, 20), st.lists(VALUES, min_size=1, max_size=6)), max_size=8)
+
+
+def merged(events: list[Event]) -> list[Event]:
+    """Texts that follow each other, as one."""
+    joined: list[Event] = []
+    for event in events:
+        match joined, event:
+            case [*_, TextDelta(before, choice)], TextDelta(after, same) if choice == same:
+                joined[-1] = TextDelta(before + after, choice)
+            case _:
+                joined.append(event)
+    return joined
+
+
+def by_choice(events: list[Event]) -> list[Event]:
+    """The events of each choice together; choices may interleave differently."""
+    return merged(sorted(events, key=lambda event: getattr(event, "choice", -1)))
+
+
+def by_frame(dialect: Dialect, reads: list[bytes]) -> tuple[list[Event], str, bytes, bytes]:
+    """What a stream says and what is held of it, to the event that is refused; and its bytes."""
+    reader = Reader(dialect.Parser(), dialect.TEXT_FIELD, BOUND_BYTES)
+    held = dialect.Held()
+    events: list[Event] = []
+    raw = b""
+    refusal = ""
+    try:
+        for read in reads:
+            for parsed in reader.read(read):
+                if isinstance(parsed, Run):
+                    events.append(TextDelta(parsed.text, parsed.choice))
+                    held.extend(parsed)
+                    raw += parsed.raw
+                    continue
+                block, what = parsed
+                raw += block.raw
+                if what is not None:
+                    events += what.events
+                    held.add(block, what)
+    except ValueError as error:
+        refusal = str(error)
+    return merged(events), refusal, b"".join(held.stream()), raw
+
+
+def by_parser(dialect: Dialect, stream: bytes) -> tuple[list[Event], str, bytes, bytes]:
+    """The same, every event by itself and by the parser."""
+    parser, held = dialect.Parser(), dialect.Held()
+    events: list[Event] = []
+    raw = b""
+    refusal = ""
+    try:
+        for block in sse.Decoder(BOUND_BYTES).feed(stream):
+            if block.data is not None:
+                parsed = parser.parse(block.data)
+                events += parsed.events
+                held.add(block, parsed)
+            raw += block.raw
+    except ValueError as error:
+        refusal = str(error)
+    return merged(events), refusal, b"".join(held.stream()), raw
+
+
+def assert_alike(dialect: Dialect, stream: bytes, reads: list[bytes]) -> None:
+    """Assert that the two read alike, and that what they hold says the same of each choice."""
+    *framed, held, raw = by_frame(dialect, reads)
+    *parsed, held_too, raw_too = by_parser(dialect, stream)
+    assert framed == parsed
+    assert raw == raw_too
+    kept, kept_too = by_parser(dialect, held)[0], by_parser(dialect, held_too)[0]
+    assert by_choice(kept) == by_choice(kept_too)
+
+
+@pytest.mark.parametrize("dialect", FRAMES, ids=lambda dialect: dialect.NAME)
+@given(runs=RUNS, cuts=CUTS)
+@example(runs=[(0, [b'"a"'] * 6)], cuts=[])
+@example(runs=[(0, [b'"a"']), (3, [b'"b"', b'"b"', b'"' + b"long " * 900 + b'"', b'"b"'])], cuts=[])
+@settings(deadline=None, max_examples=300)
+def test_any_events_read_alike(
+    dialect: Dialect, runs: list[tuple[int, list[bytes]]], cuts: list[int]
+) -> None:
+    """Events and held replies are the parser's, whatever frames, texts and reads follow."""
+    frames = FRAMES[dialect]
+    lines = OPENINGS[dialect] + [
+        frames[number % len(frames)].replace(TEXT, value)
+        for number, values in runs
+        for value in values
+    ]
+    stream = b"".join(sse.encode(line, b"event") for line in lines)
+    assert_alike(dialect, stream, cut(stream, cuts))
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+@given(cuts=CUTS)
+@settings(deadline=None, max_examples=5)
+def test_every_reply_reads_alike(sample: str, cuts: list[int]) -> None:
+    """Of every sample reply, events and held reply are the parser's, in any reads."""
+    dialect, stream, _ = SAMPLES[sample]
+    assert_alike(dialect, stream, cut(stream, cuts))
