@@ -11,13 +11,15 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
+# `postgres,otel` sends traces as well.
+ARG EXTRAS=postgres
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY config config
 COPY loopguard loopguard
-RUN pip wheel --wheel-dir /wheels '.[postgres]'
+RUN pip wheel --wheel-dir /wheels ".[${EXTRAS}]"
 RUN python -m venv --without-pip /opt/loopguard \
-    && pip --python /opt/loopguard install --no-index --find-links /wheels 'loopguard[postgres]'
+    && pip --python /opt/loopguard install --no-index --find-links /wheels "loopguard[${EXTRAS}]"
 RUN mkdir --parents /state/loopguard
 
 # Nothing is run in this stage, and nothing that is started here needs a shell.

@@ -144,8 +144,12 @@ def build(folder: Path, python: str) -> None:
         (names / name).chmod(0o755)
     sent = sent_to_the_engine()
     place = folder
+    arguments: dict[str, str] = {}
     for word, rest in BUILD:
         match word:
+            case "ARG":
+                argument, default = rest.split("=")
+                arguments[argument] = default
             case "WORKDIR":
                 place = Path(below(folder, rest))
                 place.mkdir(parents=True, exist_ok=True)
@@ -164,7 +168,9 @@ def build(folder: Path, python: str) -> None:
                 subprocess.run(
                     ["sh", "-ec", below(folder, rest)],
                     cwd=place,
-                    env=os.environ | {"PATH": f"{names}:{os.environ['PATH']}", "PIP_QUIET": "2"},
+                    env=os.environ
+                    | arguments
+                    | {"PATH": f"{names}:{os.environ['PATH']}", "PIP_QUIET": "2"},
                     check=True,
                 )
             case _:
