@@ -30,7 +30,7 @@ from loopguard.console.pages import Console
 from loopguard.console.thrown_away import ThrownAway
 from loopguard.core.detection.detector import describe
 from loopguard.errors import ModelResponseLoop
-from loopguard.metrics import CommandMetrics, Metrics
+from loopguard.metrics import CommandMetrics, Metrics, read_files
 from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.admin import Admin
 from loopguard.proxy.exchange import Shared, TellLooped
@@ -44,6 +44,7 @@ from loopguard.proxy.sight import DiscardedReply, Sights
 from loopguard.proxy.upstream import Upstream, environment_proxy
 from loopguard.settings import ConfigurationError, Settings
 from loopguard.settings import Ledger as LedgerSettings
+from loopguard.workers import Workers
 
 if TYPE_CHECKING:
     from loopguard.proxy.traces import Traces
@@ -243,6 +244,12 @@ class Api:
         self._tell_looped = tell_looped
         self._on_exchange = on_exchange
         self._opened = contextlib.AsyncExitStack()
+        self._taking: set[asyncio.Task[object]] = set()
+
+    @property
+    def connections(self) -> int:
+        """How many callers' connections are open."""
+        return self._runner.connections
 
     async def __aenter__(self) -> Self:
         """Open the ledger and make everything ready.
@@ -333,6 +340,16 @@ class Api:
         for place in bound:
             await web.SockSite(self._runner, place).start()
 
+    def take(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted elsewhere."""
+        if self._runner.server is None:
+            raise RuntimeError("not entered, or already left")
+        connection.settimeout(0)
+        loop = asyncio.get_running_loop()
+        taking = loop.create_task(loop.connect_accepted_socket(self._runner.server, connection))
+        self._taking.add(taking)
+        taking.add_done_callback(self._taking.discard)
+
     async def sights(self) -> Sights:
         """The exchanges in flight."""
         return self._routes.sights()
@@ -363,6 +380,7 @@ class Api:
 
     async def drain(self) -> None:
         """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
+        _log.info("draining")
         server = self._settings.server
         await self._routes.drain(server.drain_delay_s, server.drain_s, _FAREWELL_S)
 
@@ -379,7 +397,7 @@ class Loopguard:
 
     Args:
         settings: the configuration.
-        on_exchange: further reader of the records of ended exchanges.
+        on_exchange: further reader of the records of ended exchanges, of a single worker's.
         path: of the configuration's file; None is the shipped one.
 
     Attributes:
@@ -408,6 +426,7 @@ class Loopguard:
         Raises:
             OSError: an address cannot be bound.
             ConfigurationError: the ledger cannot be used.
+            CannotStart: a worker ended at once.
         """
         try:
             await self._open()
@@ -449,6 +468,11 @@ class Loopguard:
         for place in operators:
             await web.SockSite(admin, place).start()
         self.admin_port = operators[0].getsockname()[1]
+        if server.workers > 1:
+            workers = Workers(self._settings, self.fleet, command_metrics, bound)
+            await self._opened.enter_async_context(workers)
+            read_files(registry, workers.folder)
+            return
         api = Api(self._settings, Metrics(registry), _nobody_to_tell, self._on_exchange)
         await self._opened.enter_async_context(api)
         await api.listen(bound)
@@ -471,7 +495,6 @@ class Loopguard:
 
     async def drain(self) -> None:
         """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
-        _log.info("draining")
         await self.fleet.drain()
 
 

@@ -3,6 +3,10 @@
 Every label is from a closed set but ``model``, which callers choose: the first ``MAX_MODELS``
 names have series of their own, the rest share ``other``. Nothing is labelled by caller, key or
 generation.
+
+Where several workers serve, each keeps its `Metrics` in files of a shared folder, under its number:
+so they can be read as one, and what a worker counted outlives it. The figures of the command itself
+are kept by whoever started them. Blind spot: each worker chooses its own ``MAX_MODELS`` names.
 """
 
 from collections.abc import Iterable
@@ -16,6 +20,8 @@ from prometheus_client import (
     Histogram,
     Info,
     generate_latest,
+    multiprocess,
+    values,
 )
 
 MAX_MODELS = 100
@@ -48,6 +54,28 @@ _REPLIED = frozenset({"completed", "looped"})
 """How an attempt ends whose model has written something for certain."""
 
 
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Read by prometheus_client when it is imported: names the folder of the files."""
+
+
+def keep_in_files(worker: int) -> None:
+    """Keep what this process counts in the files of a worker, which a successor goes on with.
+
+    To be called before there are any metrics, with ``FOLDER_VARIABLE`` set since the launch.
+    """
+    values.ValueClass = values.MultiProcessValue(lambda: worker)  # type: ignore[no-untyped-call]
+
+
+def read_files(registry: CollectorRegistry, folder: str) -> None:
+    """Show in a registry what all workers keep in their files, summed."""
+    multiprocess.MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+
+
+def forget_gauges(worker: int, folder: str) -> None:
+    """Drop the present state of a worker that has ended; what it counted stays."""
+    multiprocess.mark_process_dead(worker, folder)  # type: ignore[no-untyped-call]
+
+
 def exposition(registry: CollectorRegistry) -> bytes:
     """All series of a registry in Prometheus' text format, version 0.0.4."""
     return generate_latest(registry)
@@ -60,6 +88,9 @@ class CommandMetrics:
         self._workers = Gauge(
             "loopguard_workers", "Workers that serve callers now.", registry=registry
         )
+        self._deaths = Counter(
+            "loopguard_worker_deaths", "Workers that ended unasked.", registry=registry
+        )
         Info("loopguard_build", "What is running.", registry=registry).info(
             {"version": version("loopguard")}
         )
@@ -67,6 +98,10 @@ class CommandMetrics:
     def workers_serve(self, workers: int) -> None:
         """So many workers serve callers now."""
         self._workers.set(workers)
+
+    def worker_died(self) -> None:
+        """A worker ended unasked."""
+        self._deaths.inc()
 
 
 class Metrics:

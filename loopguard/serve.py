@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,12 +13,18 @@ import uvloop
 from loopguard import log
 from loopguard.app import Loopguard
 from loopguard.settings import Settings, load
+from loopguard.workers import CannotStart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the TOML file; the shipped one where absent"
+    )
+    parser.add_argument(
+        "--workers",
+        metavar="N",
+        help="processes that serve callers, or auto for one on each core; over server.workers",
     )
 
 
@@ -27,12 +34,18 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigurationError: with every fault.
     """
-    settings = load(arguments.config)
+    environ = dict(os.environ)
+    if arguments.workers is not None:
+        environ["LOOPGUARD_SERVER__WORKERS"] = arguments.workers
+    settings = load(arguments.config, environ)
     log.configure(settings.log.level, settings.log.format)
     try:
         uvloop.run(_serve(settings, arguments.config))
     except OSError as error:
         print(f"loopguard cannot listen: {error.strerror}", file=sys.stderr)  # noqa: T201  a person asked
+        return 1
+    except CannotStart as error:
+        print(f"loopguard cannot start: {error}", file=sys.stderr)  # noqa: T201  the same
         return 1
     return 0
 

@@ -15,6 +15,7 @@ a cluster defines LOOPGUARD_PORT and the like for a service of that name. One th
 table's name is refused all the same, since it can only be a slip.
 """
 
+import copyreg
 import ipaddress
 import os
 import re
@@ -54,6 +55,7 @@ from loopguard.core.events import CHANNELS, Channel
 from loopguard.core.profile import LiveTrip, Profile, Relay
 from loopguard.core.retry import RetryPolicy
 from loopguard.core.text import one_line
+from loopguard.cores import usable_cores
 
 SHIPPED = Path(__file__).with_name("loopguard.toml")
 """The configuration that is read when none is named."""
@@ -86,6 +88,9 @@ _DAYS_CEILING = 36_500
 
 _LOOK_UPS_CEILING = 64
 """The endpoint has a rate limit that nobody has published; more at once would meet it."""
+
+_WORKERS_CEILING = 256
+"""More than the cores of most machines. Each costs some 70 MB, so a larger number is a slip."""
 
 _LISTS_OF_SECRETS = (("server", "client_tokens"),)
 _SECRETS = (*_LISTS_OF_SECRETS, ("upstream", "api_key"), ("ledger", "url"))
@@ -120,6 +125,10 @@ def _split(value: object) -> object:
 
 def _unless_empty(value: object) -> object:
     return None if value == "" else value
+
+
+def _number_of_workers(value: object) -> object:
+    return usable_cores() if value == "auto" else value
 
 
 def _in_a_header(secret: SecretStr) -> SecretStr:
@@ -220,6 +229,9 @@ class Server(_Table):
     drain_delay_s: _Wait = 0.0
     drain_s: _Wait = 30.0
     keepalive_s: _Wait = 15.0
+    workers: Annotated[
+        int, Field(ge=1, le=_WORKERS_CEILING), BeforeValidator(_number_of_workers)
+    ] = 1
 
     @field_validator("admin_port")
     @classmethod
@@ -519,12 +531,20 @@ def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
         log=log,
         traces=traces,
         routes=routes,
-        profiles=MappingProxyType(core_profiles),
+        profiles=_frozen(core_profiles),
         warnings=(
             *_exposures(server, upstream),
             *(line for profile in core_profiles.values() for line in _warnings(profile)),
         ),
     )
+
+
+def _frozen(profiles: dict[str, Profile]) -> MappingProxyType[str, Profile]:
+    return MappingProxyType(profiles)
+
+
+# Workers are told the settings as a pickle (`loopguard.channel`).
+copyreg.pickle(MappingProxyType, lambda proxy: (_frozen, (dict(proxy),)))
 
 
 _Path: TypeAlias = tuple[str | int, ...]

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from loopguard.channel import Gone
 from loopguard.errors import ModelResponseLoop
 from loopguard.proxy.sight import SHOWN_EXCHANGES, DiscardedReply, Sights
 
@@ -18,12 +19,8 @@ _log = logging.getLogger("loopguard")
 _Answer = TypeVar("_Answer")
 
 
-class WorkerGone(ConnectionError):
-    """The worker has ended, or does not answer in time."""
-
-
 class Worker(Protocol):
-    """What a worker is asked; any of it raises `WorkerGone` where the worker is no more."""
+    """What a worker is asked; any of it raises `Gone` where the worker is no more."""
 
     async def sights(self) -> Sights:
         """The exchanges in flight."""
@@ -93,12 +90,12 @@ class Fleet:
         """The figures of a run: what every worker knows of it is written before they are read.
 
         Raises:
-            WorkerGone: nobody is left to read them.
+            Gone: nobody is left to read them.
             Exception: of the database's driver, where the database is away.
         """
         await self._ask_all(lambda worker: worker.flush())
         if not self.workers:
-            raise WorkerGone
+            raise Gone
         return await self.workers[0].run_figures(run)
 
     async def close_run(self, run: str, within_s: float) -> dict[str, object]:
@@ -109,7 +106,7 @@ class Fleet:
             within_s: the answer comes after this time at the latest, whatever is owed then.
 
         Raises:
-            WorkerGone: nobody is left to read the figures.
+            Gone: nobody is left to read the figures.
             Exception: of the database's driver, where the database is away.
         """
         await self._ask_all(lambda worker: worker.settle(run, within_s))
@@ -127,7 +124,7 @@ class Fleet:
         answers: list[_Answer] = []
         for answer in await asyncio.gather(*map(ask, self.workers), return_exceptions=True):
             match answer:
-                case WorkerGone():
+                case Gone():
                     continue
                 case BaseException():
                     raise answer

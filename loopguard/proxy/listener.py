@@ -98,6 +98,11 @@ class BoundedRunner(web.AppRunner):
         self._metrics = metrics
         application.on_response_prepare.append(_name_no_version)
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return self.server.open if isinstance(self.server, _Listener) else 0
+
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
         return _Listener(plain, self._bounds, self._metrics)

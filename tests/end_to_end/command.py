@@ -45,11 +45,15 @@ class Command:
 
     async def line(self, fragment: str) -> str:
         """The first line of the log that holds the fragment, waited for."""
+        return (await self.lines_with(fragment, 1))[0]
+
+    async def lines_with(self, fragment: str, count: int) -> list[str]:
+        """The lines of the log that hold the fragment, once there are so many."""
         async with asyncio.timeout(PATIENCE_S):
-            while not (found := [line for line in self.lines if fragment in line]):
+            while len(found := [line for line in self.lines if fragment in line]) < count:
                 assert self._running.returncode is None, "".join(self.lines)
                 await self._happened.wait()
-        return found[0]
+        return found
 
     async def began(self) -> None:
         """Wait until it serves."""
@@ -63,7 +67,7 @@ class Command:
         self._running.terminate()
 
     async def kill(self) -> None:
-        """Send SIGKILL and wait for the end."""
+        """Send SIGKILL and wait for the end, that of its workers included."""
         self._running.kill()
         await self.ended()
 
@@ -72,6 +76,11 @@ class Command:
         async with asyncio.timeout(PATIENCE_S):
             await self._reading
             return await self._running.wait()
+
+    async def workers(self, count: int) -> list[int]:
+        """The processes of its workers, in the order in which they began; waits for so many."""
+        begun = await self.lines_with("a worker serves", count)
+        return [json.loads(line)["pid"] for line in begun]
 
     def memory_bytes(self) -> int:
         """What it has resident."""
@@ -89,8 +98,7 @@ class Command:
         return len(list(Path(f"/proc/{self._running.pid}/fd").iterdir()))
 
 
-@asynccontextmanager
-async def serving(base_url: str, **environment: str) -> AsyncIterator[Command]:
+async def launch(base_url: str, **environment: str) -> asyncio.subprocess.Process:
     """Start the command in front of an upstream; keywords are environment variables.
 
     Unless they say otherwise nothing is looked up while a test takes.
@@ -104,9 +112,15 @@ async def serving(base_url: str, **environment: str) -> AsyncIterator[Command]:
         "LOOPGUARD_LEDGER__FIRST_LOOK_S": "3600",
     }
     environ |= {f"LOOPGUARD_{name.upper()}": text for name, text in environment.items()}
-    running = await asyncio.create_subprocess_exec(
+    return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loopguard", "serve", env=environ, stderr=asyncio.subprocess.PIPE
     )
+
+
+@asynccontextmanager
+async def serving(base_url: str, **environment: str) -> AsyncIterator[Command]:
+    """The command, serving in front of an upstream, as it is `launch`ed."""
+    running = await launch(base_url, **environment)
     command = Command(running)
     try:
         await command.began()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pydantic
 import pytest
 
+from loopguard import settings
 from loopguard.check_config import effective
 from loopguard.core.detection.detector import Detection
 from loopguard.core.detection.frequency import FrequencyKnobs
@@ -204,6 +205,17 @@ def test_empty_is_unset(read):
 
     assert settings.upstream.api_key is None
     assert settings.upstream.base_url == "https://openrouter.ai/api/v1"
+
+
+def test_workers(read, faults, monkeypatch):
+    """Their number is written, or `auto` for the cores that can be used."""
+    monkeypatch.setattr(settings, "usable_cores", lambda: 6)
+    assert read('server.workers = "auto"\n[profiles.default]').server.workers == 6
+    assert read(LOOPGUARD_SERVER__WORKERS="auto").server.workers == 6
+    assert read(LOOPGUARD_SERVER__WORKERS="3").server.workers == 3
+    for number in ("0", "257", '"many"', "2.0"):
+        (fault,) = faults(f"server.workers = {number}\n[profiles.default]")
+        assert fault.startswith("server.workers: must be ")
 
 
 def test_foreign_variables(read):
