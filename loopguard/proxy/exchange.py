@@ -173,7 +173,7 @@ class Exchange:
             elapsed_s=asyncio.get_running_loop().time() - self.began_at,
             state=self.state,
             chars=0 if detector is None else detector.chars,
-            levels={} if detector is None else detector.levels(),
+            levels={} if detector is None else detector.judged_levels(),
         )
 
     @property

@@ -193,15 +193,15 @@ class _Reading:
 
     @property
     def words(self) -> int:
-        self._judge()
+        self.judge()
         return self._splitter.count
 
     def fingerprint(self) -> bytes | None:
-        self._judge()
+        self.judge()
         return self._fingerprint.digest()
 
     def levels(self) -> dict[Rule, Level]:
-        self._judge()
+        """As far as the text has been judged."""
         levels: dict[Rule, Level] = {}
         if self._frequency is not None:
             rule = self._frequency
@@ -217,7 +217,7 @@ class _Reading:
         if self._unescaped is not None:
             text = self._unescaped.feed(text)
         self._waiting += text
-        return self._judge() if len(self._waiting) >= self._patience_chars else None
+        return self.judge() if len(self._waiting) >= self._patience_chars else None
 
     def _chars_to_trip(self) -> int:
         """After how many further characters a rule can trip, at the earliest."""
@@ -228,7 +228,7 @@ class _Reading:
             chars = min(chars, self._frequency.floor - self._frequency.run)
         return chars
 
-    def _judge(self) -> _Verdict | None:
+    def judge(self) -> _Verdict | None:
         """Let the rules read what waits, which holds a verdict only where patience has ended."""
         verdict = None
         text, self._waiting = self._waiting, ""
@@ -324,6 +324,12 @@ class Detector:
 
     def levels(self) -> dict[Rule, Level]:
         """Each armed rule that has read something, and how near it is to its floor."""
+        for reading in self._readings.values():
+            reading.judge()
+        return self.judged_levels()
+
+    def judged_levels(self) -> dict[Rule, Level]:
+        """The same as far as the text has been judged, which costs the reply nothing."""
         levels: dict[Rule, Level] = {}
         for reading in self._readings.values():
             for rule, level in reading.levels().items():

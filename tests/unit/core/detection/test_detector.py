@@ -256,6 +256,18 @@ def test_levels_say_how_near_each_rule_came() -> None:
     assert alone.levels().keys() == {"frequency", "length"}
 
 
+def test_levels_can_be_looked_at_for_nothing() -> None:
+    """Levels as judged leave what waits to wait, and are never above the levels."""
+    looked_at, left_alone = Detector(BOTH), Detector(BOTH)
+    for detector in (looked_at, left_alone):
+        for _ in range(100):
+            detector.feed("content", "void 0; ")
+    judged = looked_at.judged_levels()
+    assert judged == looked_at.judged_levels() == left_alone.judged_levels()
+    assert 0 < judged["frequency"].now < left_alone.levels()["frequency"].now == 135
+    assert judged["length"].now == 800
+
+
 def test_a_channel_that_has_recovered_hides_no_other() -> None:
     """Of two channels the one that is nearer now is told, not the one that once was."""
     detector = Detector(STRETCH)
