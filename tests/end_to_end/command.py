@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -82,6 +82,11 @@ class Command:
         begun = await self.lines_with("a worker serves", count)
         return [json.loads(line)["pid"] for line in begun]
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._running.pid
+
     def memory_bytes(self) -> int:
         """What it has resident."""
         pages = Path(f"/proc/{self._running.pid}/statm").read_text().split()[1]
@@ -98,10 +103,13 @@ class Command:
         return len(list(Path(f"/proc/{self._running.pid}/fd").iterdir()))
 
 
-async def launch(base_url: str, **environment: str) -> asyncio.subprocess.Process:
+async def launch(
+    base_url: str, *, under: Sequence[str] = (), **environment: str
+) -> asyncio.subprocess.Process:
     """Start the command in front of an upstream; keywords are environment variables.
 
-    Unless they say otherwise nothing is looked up while a test takes.
+    Unless they say otherwise nothing is looked up while a test takes. What it is started under is
+    a command that becomes the one that it is given, as `env` does.
     """
     environ = {name: text for name, text in os.environ.items() if not name.startswith("LOOPGUARD")}
     environ |= {
@@ -112,15 +120,18 @@ async def launch(base_url: str, **environment: str) -> asyncio.subprocess.Proces
         "LOOPGUARD_LEDGER__FIRST_LOOK_S": "3600",
     }
     environ |= {f"LOOPGUARD_{name.upper()}": text for name, text in environment.items()}
+    words = (*under, sys.executable, "-m", "loopguard", "serve")
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "loopguard", "serve", env=environ, stderr=asyncio.subprocess.PIPE
+        *words, env=environ, stderr=asyncio.subprocess.PIPE
     )
 
 
 @asynccontextmanager
-async def serving(base_url: str, **environment: str) -> AsyncIterator[Command]:
+async def serving(
+    base_url: str, *, under: Sequence[str] = (), **environment: str
+) -> AsyncIterator[Command]:
     """The command, serving in front of an upstream, as it is `launch`ed."""
-    running = await launch(base_url, **environment)
+    running = await launch(base_url, under=under, **environment)
     command = Command(running)
     try:
         await command.began()

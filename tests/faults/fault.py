@@ -33,6 +33,7 @@ class Fault:
         recorded: what should be written down.
         tries: all that is tried.
         alone: whether nothing else may happen at the same time.
+        lacking: why it cannot be tried here, None where it can.
     """
 
     what: str
@@ -41,6 +42,7 @@ class Fault:
     recorded: str
     tries: Sequence[Try]
     alone: bool = False
+    lacking: str | None = None
 
     @property
     def name(self) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults import upstream
+from tests.faults import callers, upstream
 from tests.faults.fault import Fault, Result, Try, play
 from tests.faults.ground import AT_REST, Ground, Seen, ground
+from tests.faults.machine import MACHINE
 
 AT_ONCE = 16
 """Tries at a time on one ground: nearly all of them wait for a time limit."""
@@ -31,7 +32,11 @@ class Plot(NamedTuple):
 PLOTS = (
     Plot("The upstream", upstream.ENVIRONMENT, upstream.UPSTREAM),
     Plot("The upstream, at length", upstream.BIG_ENVIRONMENT, upstream.BIG),
+    Plot("The caller", callers.ENVIRONMENT, callers.CALLERS),
 )
+
+MACHINES_AT_ONCE = 4
+"""Processes that something is done to: each takes a second of the processor to start."""
 
 
 def rest(plot: Plot) -> Fault:
@@ -49,13 +54,29 @@ def rows() -> Iterator[tuple[str, Fault]]:
     for plot in PLOTS:
         for fault in (*plot.faults, rest(plot)):
             yield plot.title, fault
+    for fault in MACHINE:
+        yield "The machine", fault
 
 
 async def try_all(names: Container[str]) -> dict[str, Result]:
     """Try the rows of these names; the plots at once, each in a process of its own."""
-    results = {fault.name: Result() for _, fault in rows() if fault.name in names}
-    await asyncio.gather(*(_try_plot(plot, results) for plot in PLOTS))
+    results = {
+        fault.name: Result() for _, fault in rows() if fault.name in names and fault.lacking is None
+    }
+    await asyncio.gather(*(_try_plot(plot, results) for plot in PLOTS), _try_machine(results))
     return results
+
+
+async def _try_machine(results: Mapping[str, Result]) -> None:
+    gate = asyncio.Semaphore(MACHINES_AT_ONCE)
+
+    async def one(fault: Fault) -> None:
+        async with gate:
+            for each in fault.tries:
+                with tempfile.TemporaryDirectory() as folder:
+                    await play(each, Path(folder), results[fault.name])
+
+    await asyncio.gather(*(one(fault) for fault in MACHINE if fault.name in results))
 
 
 async def _try_plot(plot: Plot, results: Mapping[str, Result]) -> None:
@@ -93,15 +114,17 @@ def written(results: Mapping[str, Result]) -> Iterator[str]:
     """The lines of the table in Markdown, a heading above each part."""
     title = ""
     for above, fault in rows():
-        if fault.name not in results:
-            continue
         if above != title:
             title = above
             yield from ("", f"## {title}", "")
             yield "| fault | served | what the caller got | what was recorded | survived |"
             yield "|---|---|---|---|---|"
-        result = results[fault.name]
-        survived = f"{result.tried - len(result.lost)} of {result.tried}"
+        result = results.get(fault.name)
+        survived = (
+            f"not tried: {fault.lacking}"
+            if result is None
+            else f"{result.tried - len(result.lost)} of {result.tried}"
+        )
         cells = (fault.what, fault.served, fault.got, fault.recorded, survived)
         yield f"| {' | '.join(cells)} |"
 

@@ -21,6 +21,8 @@ def results(request: pytest.FixtureRequest) -> dict[str, Result]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault(results: dict[str, Result], name: str) -> None:
     """The caller gets and the records hold what the table says; nothing is left, the next works."""
+    if FAULTS[name].lacking is not None:
+        pytest.skip(FAULTS[name].lacking)
     assert results[name].lost == []
     assert results[name].tried == len(FAULTS[name].tries)
 

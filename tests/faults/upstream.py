@@ -34,8 +34,8 @@ LIVE = ("live",)
 
 ENVIRONMENT = {
     "retry__max_attempts": "2",
-    "upstream__first_delta_timeout_s": "1",
-    "profiles__default__stream_idle_s": "0.5",
+    "upstream__first_delta_timeout_s": "2",
+    "profiles__default__stream_idle_s": "1",
     "server__max_line_bytes": "12000000",
 }
 """Short enough that no stall has to be sat through, and one event of 10 MB still fits."""
