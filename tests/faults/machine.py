@@ -152,7 +152,7 @@ def limited(pid: int, what: int, soft: int) -> Iterator[None]:
     resource.prlimit(pid, what, before)
 
 
-CLOCK = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
+CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 DAY_S = 86_400
 
 
@@ -284,7 +284,7 @@ async def reader_gone(folder: Path) -> Seen:
 
 ROOT = None if os.geteuid() == 0 else "only root can mount"
 POSTGRES = None if binaries() else "PostgreSQL is not installed"
-FAKETIME = None if CLOCK.exists() else "libfaketime is not installed"
+FAKETIME = None if CLOCK else "libfaketime is not installed"
 
 MACHINE = [
     machine(

@@ -213,7 +213,12 @@ IN_THE_STREAM = [
             f"{what} after its finish, before [DONE]",
             lambda reply, end=ending: [[head(), *reply.events[:-1], reply.read, end]],
             UNENDED,
-            served=("live",),
+            served=("held", "live"),
+        ),
+        upstream(
+            f"{what} right with its [DONE]",
+            lambda reply, end=ending: [[head(), *reply.events, end]],
+            SERVED,
         ),
         upstream(
             f"{what} after [DONE]",
