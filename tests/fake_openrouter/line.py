@@ -1,8 +1,11 @@
 """A connection of the fake: what it writes, and when the other side leaves."""
 
 import asyncio
+import fcntl
 import socket
 import struct
+import sys
+import termios
 import time
 
 from tests.fake_openrouter.chat import GENERATION_ID
@@ -41,6 +44,14 @@ class Connection:
         """End the connection properly."""
         self.open = False
         self._writer.close()
+
+    @property
+    def untaken_bytes(self) -> int:
+        """What was written and has not reached the other side's machine yet."""
+        unsent = fcntl.ioctl(
+            self._writer.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4)
+        )
+        return int.from_bytes(unsent, sys.byteorder)
 
     def reset(self) -> None:
         """End the connection with a reset, as a crashed upstream does."""

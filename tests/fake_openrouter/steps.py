@@ -83,7 +83,9 @@ async def close(line: Line) -> None:
 
 
 async def reset(line: Line) -> None:
-    """Tear the connection down."""
+    """Tear the connection down, once what was written has arrived: a reset would discard it."""
+    while line.connection.open and line.connection.untaken_bytes:  # noqa: ASYNC110 - the kernel's
+        await asyncio.sleep(0)
     line.connection.reset()
 
 
