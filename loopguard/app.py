@@ -35,7 +35,7 @@ from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.admin import Admin
 from loopguard.proxy.exchange import Shared, TellLooped
 from loopguard.proxy.fleet import Fleet
-from loopguard.proxy.listener import BoundedRunner, Bounds, connections_that_fit
+from loopguard.proxy.listener import BACKLOG, BoundedRunner, Bounds, connections_that_fit
 from loopguard.proxy.loop_memory import LoopMemory
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.proxy.report import Report
@@ -70,7 +70,7 @@ _LAUNCH_WAIT_S = 3.0
 _DAY_S = 86_400.0
 
 # Of a few people and what scrapes; so many browsers and probes are a fault.
-_MAX_OPERATORS = 128
+_MAX_OPERATORS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ class Api:
             OSError: somebody else listens there.
         """
         for place in bound:
-            await web.SockSite(self._runner, place).start()
+            await web.SockSite(self._runner, place, backlog=BACKLOG).start()
 
     def take(self, connection: socket.socket) -> None:
         """Serve a connection that was accepted elsewhere."""
@@ -466,7 +466,7 @@ class Loopguard:
         await admin.setup()
         self._opened.push_async_callback(admin.cleanup)
         for place in operators:
-            await web.SockSite(admin, place).start()
+            await web.SockSite(admin, place, backlog=BACKLOG).start()
         self.admin_port = operators[0].getsockname()[1]
         if server.workers > 1:
             workers = Workers(self._settings, self.fleet, command_metrics, bound)

@@ -28,6 +28,7 @@ from loopguard.errors import ModelResponseLoop
 from loopguard.log import fields
 from loopguard.metrics import FOLDER_VARIABLE, CommandMetrics, forget_gauges
 from loopguard.proxy.fleet import Fleet
+from loopguard.proxy.listener import BACKLOG
 from loopguard.proxy.sight import DiscardedReply, Sights
 from loopguard.settings import ConfigurationError, Settings
 
@@ -54,9 +55,6 @@ _FIRST_WAIT_S, _LAST_WAIT_S = 1.0, 30.0
 
 _PAUSE_S = 1.0
 """Without a free file descriptor nothing can be accepted; then it is tried again so much later."""
-
-_BACKLOG = 128
-"""Connections that wait in the kernel to be accepted, as in a process alone."""
 
 _log = logging.getLogger("loopguard")
 
@@ -262,7 +260,7 @@ class Workers:
         try:
             for place in self._bound:
                 place.settimeout(0)
-                place.listen(_BACKLOG)
+                place.listen(BACKLOG)
             await self._start_all()
         except BaseException:
             await self._close()

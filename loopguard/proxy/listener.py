@@ -40,6 +40,10 @@ from loopguard.proxy.caller import error_headers, error_response
 # The parser reads others as well, and 0.9 where none is named.
 _VERSIONS = (HttpVersion10, HttpVersion11)
 
+BACKLOG = 1024
+"""Connections that wait to be accepted. One more is tried again by its peer's system, after a whole
+second, so the least pause of ours under a rush would delay callers by that much."""
+
 # A body that comes more slowly uses its time up: a mobile line at its worst has twice as much.
 _SLOWEST_BYTES_PER_S = 10_000
 
@@ -58,7 +62,7 @@ _NAME = "loopguard"
 _FILES_PER_CONNECTION = 2
 
 # The operators' listener, farewells, the ledger, idle connections to the upstream, the log.
-_OTHER_FILES = 512
+_OTHER_FILES = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,8 +234,8 @@ def test_room_for_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
     monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.__setitem__(0, wanted[0]))
     assert listener.connections_that_fit(1000) == 1000
-    assert limits[0] == 2512
-    assert listener.connections_that_fit(10_000) == 1792
+    assert limits[0] == 3024
+    assert listener.connections_that_fit(10_000) == 1536
     assert limits[0] == 4096
     limits[:] = [600, resource.RLIM_INFINITY]
     assert listener.connections_that_fit(10_000) == 10_000
