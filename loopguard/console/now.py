@@ -5,6 +5,7 @@ that takes what it is sent too slowly misses sights and gets the newest.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -12,6 +13,8 @@ from loopguard.core import json_text
 from loopguard.proxy.sight import Sight, Sights
 
 Json: TypeAlias = dict[str, Any]
+
+_log = logging.getLogger("loopguard")
 
 INTERVAL_S = 1.0
 """As often as a person can follow."""
@@ -96,7 +99,11 @@ class Now:
 
     async def _take(self) -> None:
         while True:
-            self._event = b"data: " + json_text.dumps(told(await self._look())) + b"\n\n"
-            taken, self._taken = self._taken, asyncio.Event()
-            taken.set()
+            try:
+                self._event = b"data: " + json_text.dumps(told(await self._look())) + b"\n\n"
+            except Exception:  # noqa: BLE001 - whatever it is, the next second may be better
+                _log.warning("the exchanges in flight cannot be looked at", exc_info=True)
+            else:
+                taken, self._taken = self._taken, asyncio.Event()
+                taken.set()
             await asyncio.sleep(INTERVAL_S)

@@ -96,7 +96,7 @@ def chromium() -> Iterator[Browser]:
     webdriver = pytest.importorskip("selenium.webdriver")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
-    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1440,1000"):
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(word)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     with webdriver.Chrome(options, webdriver.ChromeService(driver)) as chrome:

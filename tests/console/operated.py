@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,18 +62,30 @@ class Operated:
     fake: FakeOpenRouter
     loop: asyncio.AbstractEventLoop
 
-    def begin(self, model: str = "m/x", **named: str) -> "Future[tuple[int, str]]":
-        """Ask for a whole reply; keywords are headers. The answer's status and its text."""
+    def begin(
+        self, model: str = "m/x", *, script: str = "", path: str = "chat/completions", **named: str
+    ) -> "Future[tuple[int, str]]":
+        """Ask, for a stream where a relay is named; the answer's status and its text.
+
+        Args:
+            model: that is asked.
+            script: of the fake's.
+            path: chat's, or another whose request chat's is as well.
+            named: further headers of loopguard's own.
+        """
 
         async def ask() -> tuple[int, str]:
             headers = {f"X-Loopguard-{name}": value for name, value in named.items()}
-            headers["Authorization"] = "Bearer sk-caller"
-            body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
+            headers |= {"Authorization": "Bearer sk-caller", "X-Script": script}
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": "hello"}],
+                "stream": "Relay" in named,
+                "max_tokens": 100_000,
+            }
             async with (
                 aiohttp.ClientSession() as session,
-                session.post(
-                    f"{self.api}/v1/chat/completions", json=body, headers=headers
-                ) as response,
+                session.post(f"{self.api}/v1/{path}", json=body, headers=headers) as response,
             ):
                 return response.status, await response.text()
 
@@ -82,6 +94,23 @@ class Operated:
     def ask(self, model: str = "m/x", **named: str) -> tuple[int, str]:
         """Ask, and wait for the answer."""
         return self.begin(model, **named).result(20)
+
+    def seen(self, found: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """What the stream says once it is as expected."""
+
+        async def follow() -> dict[str, Any]:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{self.console}/now") as response,
+            ):
+                async for line in response.content:
+                    if line.startswith(b"data: "):
+                        told: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+                        if found(told):
+                            return told
+            raise AssertionError("the stream has ended")
+
+        return asyncio.run_coroutine_threadsafe(follow(), self.loop).result(20)
 
     def request(
         self, method: str, path: str, headers: dict[str, str] | None = None, **named: Any
@@ -110,6 +139,7 @@ def operated(
     lookups: Sequence[int | Refusal] = (),
     server: str = "",
     upstream: str = "",
+    retry: str = "initial_wait_s = 0.001       # no test waits",
     profiles: str = PROFILE,
 ) -> Iterator[Operated]:
     """Serve until the block ends.
@@ -120,6 +150,7 @@ def operated(
         lookups: likewise.
         server: further lines of the file's table of that name.
         upstream: likewise.
+        retry: the lines of that table.
         profiles: the file's last tables.
     """
     loop = asyncio.new_event_loop()
@@ -145,7 +176,7 @@ base_url = "{fake.base_url}"
 {upstream}
 
 [retry]
-initial_wait_s = 0.001       # no test waits
+{retry}
 
 [ledger]
 url = "sqlite:///{folder}/ledger.db"

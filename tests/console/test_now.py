@@ -78,6 +78,22 @@ async def test_a_page_that_is_late_sees_the_newest(now: Now) -> None:
             assert told >= 8
 
 
+async def test_a_look_that_fails_is_not_the_last(
+    looks: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second in which nothing could be seen is left out, and told in the log."""
+
+    async def look() -> Sights:
+        looks.append(len(looks))
+        if len(looks) == 2:
+            raise OSError
+        return Sights(in_flight=len(looks), suspected=0, shown=[], newest="")
+
+    async with aclosing(Now(look).follow()) as events:
+        assert await first(events, 3) == [1, 3, 4]
+    assert "cannot be looked at" in caplog.text
+
+
 async def test_the_streams_end_with_the_process(now: Now) -> None:
     """Closing ends every stream at once, so that no drain waits for a page."""
     async with aclosing(now.follow()) as events:

@@ -10,7 +10,7 @@ from loopguard.billing.market import Terms
 from loopguard.console.thrown_away import merged, saved_usd
 from loopguard.proxy.sight import DiscardedReply
 from tests.console.operated import operated
-from tests.fake_openrouter import Reply, loop
+from tests.fake_openrouter import Reply, head, loop, stall
 
 
 def entry(exchange: str, at_s: int, **named: Any) -> dict[str, Any]:
@@ -88,3 +88,20 @@ def test_the_figures_of_the_last_day(tmp_path: Path) -> None:
     assert sum(hour["chars"] for hour in told["hours"]) == 3840
     assert told["hours"][-1]["chars"] + told["hours"][-2]["chars"] == 3840
     assert told["ledger"]["owed"] == 1
+
+
+def test_the_workers_of_a_command_are_one(tmp_path: Path) -> None:
+    """With several workers the page shows what all of them run and have cut."""
+    near = [head(), *list(loop(chars=3000, delta_chars=500).events())[:6], stall]
+    with operated(tmp_path, [Reply("Good.")], server="workers = 2") as ours:
+        ours.fake.scripts |= {"cut": [loop(), Reply("Good.")], "near": [near]}
+        asked = [ours.begin(f"m/{number}", script="near") for number in range(8)]
+        assert ours.ask("m/x", script="cut")[0] == 200
+        seen = ours.seen(lambda told: told["suspected"] == told["in_flight"] == 8)
+        assert {row["model"] for row in seen["exchanges"]} == {f"m/{n}" for n in range(8)}
+        assert seen["newest"]
+        _, (reply,), _ = ours.request("GET", "/replies")
+        assert (reply["model"], reply["chars"]) == ("m/x", 3840)
+        assert reply["sentence"].startswith("nothing new said")
+        for each in asked:
+            each.cancel()

@@ -77,7 +77,7 @@ function modelRow(line) {
   const unsettled = [line.owed && `${figures(line.owed)} owed`, line.unpriced && `${figures(line.unpriced)} unpriced`].filter(Boolean);
   const money = cell("Thrown away", "number", usd(line.cost_usd));
   if (unsettled.length) money.append(element("span", { class: "quiet block" }, unsettled.join(", ")));
-  const saved = cell("Saved, estimated", "number", line.saved_usd === null ? "not known" : usd(line.saved_usd));
+  const saved = cell("Saved, estimated", "number", line.saved_usd === null && line.loop_aborts ? "not known" : usd(line.saved_usd ?? 0));
   if (line.cap_tokens) saved.append(element("span", { class: "quiet block" }, `cap ${figures(line.cap_tokens)} tokens`));
   return row(
     cell("Model", "head", element("b", { class: "name" }, line.model || "no model named")),
