@@ -28,21 +28,21 @@ from loopguard.console.configuration import Configuration
 from loopguard.console.now import Now
 from loopguard.console.pages import Console
 from loopguard.console.thrown_away import ThrownAway
-from loopguard.core.detection.detector import describe
 from loopguard.errors import ModelResponseLoop
 from loopguard.metrics import CommandMetrics, Metrics, read_files
 from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.admin import Admin
 from loopguard.proxy.exchange import Shared, TellLooped
 from loopguard.proxy.fleet import Fleet
+from loopguard.proxy.in_use import InUse, announce
 from loopguard.proxy.listener import BACKLOG, BoundedRunner, Bounds, connections_that_fit
 from loopguard.proxy.loop_memory import LoopMemory
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.proxy.report import Report
-from loopguard.proxy.routes import Routes
+from loopguard.proxy.routes import Routes, Service
 from loopguard.proxy.sight import DiscardedReply, Sights
 from loopguard.proxy.upstream import Upstream, environment_proxy
-from loopguard.settings import ConfigurationError, Settings
+from loopguard.settings import ConfigurationError, Settings, load
 from loopguard.settings import Ledger as LedgerSettings
 from loopguard.workers import Workers
 
@@ -163,18 +163,19 @@ def _open_traces(base_url: str) -> "Traces":
 
 @contextlib.asynccontextmanager
 async def open_console(
-    settings: Settings, fleet: Fleet, path: Path | None
+    in_use: InUse, fleet: Fleet, file: Configuration
 ) -> AsyncIterator[web.Application]:
     """Open the console, which reads the ledger by itself: the workers may be other processes.
 
     Args:
-        settings: the configuration.
+        in_use: the configuration.
         fleet: the workers that are asked.
-        path: of the configuration's file; None is the shipped one.
+        file: of the configuration.
 
     Raises:
         ConfigurationError: the ledger is one that this loopguard cannot use.
     """
+    settings = in_use.settings
     try:
         database = Database(ledger_url(settings.ledger))
     except LedgerUrlError as error:
@@ -186,9 +187,8 @@ async def open_console(
         console = Console(
             Now(fleet.sights),
             ThrownAway(database, fleet.discarded, market.terms),
-            Configuration(path),
-            admin_host=settings.server.admin_host,
-            admin_token=None,
+            file,
+            in_use,
         )
         try:
             yield console.application()
@@ -244,6 +244,7 @@ class Api:
         self._tell_looped = tell_looped
         self._on_exchange = on_exchange
         self._opened = contextlib.AsyncExitStack()
+        self._upstreams = contextlib.AsyncExitStack()
         self._taking: set[asyncio.Task[object]] = set()
 
     @property
@@ -265,43 +266,11 @@ class Api:
             self._opened.push_async_callback(asyncio.to_thread, traces.close)
             readers.append(traces.record)
         self._books = await self._opened.enter_async_context(open_books(settings, self._metrics))
-        self._upstream = await self._opened.enter_async_context(
-            Upstream(
-                settings.upstream.base_url,
-                None
-                if settings.upstream.api_key is None
-                else settings.upstream.api_key.get_secret_value(),
-                settings.upstream.connect_timeout_s,
-                self._metrics,
-            )
-        )
+        await self._opened.enter_async_context(self._upstreams)
+        self._upstream = await self._open_upstream(settings)
         self._report = Report(self._metrics, time.time, readers)
         self._loop_memory = LoopMemory(settings.loop_memory.ttl_s, time.monotonic)
-        shared = Shared(
-            upstream=self._upstream,
-            policy=settings.retry,
-            loop_memory=self._loop_memory,
-            tell_looped=self._tell_looped,
-            report=self._report,
-            accounts=Accounts(self._books.ledger, self._books.keys),
-            first_delta_timeout_s=settings.upstream.first_delta_timeout_s,
-            keepalive_s=server.keepalive_s,
-            max_event_bytes=server.max_line_bytes,
-            max_held_bytes=server.max_held_bytes,
-            draw=random.random,
-            sleep=asyncio.sleep,
-            wall_clock=time.time,
-        )
-        self._routes = Routes(
-            shared,
-            settings.profiles,
-            settings.routes,
-            client_tokens=[token.get_secret_value() for token in server.client_tokens],
-            lends_key=settings.upstream.api_key is not None,
-            account_paths=settings.upstream.account_paths,
-            body_timeout_s=server.body_timeout_s,
-            drain_s=server.drain_s,
-        )
+        self._routes = Routes(self._service(settings))
         application = web.Application(client_max_size=server.max_body_bytes)
         application.router.add_route("*", r"/{path:[\s\S]*}", self._routes.handle)
         application.on_response_prepare.append(self._routes.end_connection)
@@ -330,6 +299,45 @@ class Api:
     ) -> None:
         self._stall_probe.cancel()
         await self._opened.aclose()
+
+    async def _open_upstream(self, settings: Settings) -> Upstream:
+        """Open one, which stays: exchanges that began with it may run for long."""
+        upstream = settings.upstream
+        return await self._upstreams.enter_async_context(
+            Upstream(
+                upstream.base_url,
+                None if upstream.api_key is None else upstream.api_key.get_secret_value(),
+                upstream.connect_timeout_s,
+                self._metrics,
+            )
+        )
+
+    def _service(self, settings: Settings) -> Service:
+        server, upstream = settings.server, settings.upstream
+        return Service(
+            Shared(
+                upstream=self._upstream,
+                policy=settings.retry,
+                loop_memory=self._loop_memory,
+                tell_looped=self._tell_looped,
+                report=self._report,
+                accounts=Accounts(self._books.ledger, self._books.keys),
+                first_delta_timeout_s=upstream.first_delta_timeout_s,
+                keepalive_s=server.keepalive_s,
+                max_event_bytes=server.max_line_bytes,
+                max_held_bytes=server.max_held_bytes,
+                draw=random.random,
+                sleep=asyncio.sleep,
+                wall_clock=time.time,
+            ),
+            settings.profiles,
+            settings.routes,
+            client_tokens=[token.get_secret_value() for token in server.client_tokens],
+            lends_key=upstream.api_key is not None,
+            account_paths=upstream.account_paths,
+            body_timeout_s=server.body_timeout_s,
+            drain_s=server.drain_s,
+        )
 
     async def listen(self, bound: Iterable[socket.socket]) -> None:
         """Take callers at these addresses.
@@ -378,6 +386,21 @@ class Api:
         """A request has cost another worker so many looping replies, and this error."""
         self._loop_memory.remember(request, error, replies)
 
+    async def use(self, settings: Settings) -> None:
+        """Serve what comes from now on by this configuration; what runs keeps its own.
+
+        Args:
+            settings: as `loopguard.settings.adopted` makes them of those in use.
+        """
+        held, self._settings = self._settings, settings
+        if settings.upstream != held.upstream:
+            self._upstream = await self._open_upstream(settings)
+            if settings.upstream.api_key is not None:
+                self._books.keys.use(settings.upstream.api_key.get_secret_value())
+        if settings.loop_memory != held.loop_memory:
+            self._loop_memory = LoopMemory(settings.loop_memory.ttl_s, time.monotonic)
+        self._routes.service = self._service(settings)
+
     async def drain(self) -> None:
         """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
         _log.info("draining")
@@ -399,9 +422,11 @@ class Loopguard:
         settings: the configuration.
         on_exchange: further reader of the records of ended exchanges, of a single worker's.
         path: of the configuration's file; None is the shipped one.
+        environ: stands over it.
 
     Attributes:
         fleet: what serves callers.
+        in_use: the configuration.
         api_port: where callers are served, once entered.
         admin_port: where operators look, once entered.
     """
@@ -411,12 +436,15 @@ class Loopguard:
         settings: Settings,
         on_exchange: Callable[[ExchangeRecord], None] | None = None,
         path: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._settings = settings
-        self._path = path
+        self._file = Configuration(path, environ)
         self._on_exchange = on_exchange
         self._opened = contextlib.AsyncExitStack()
+        self._registry = CollectorRegistry()
+        self._metrics = CommandMetrics(self._registry)
         self.fleet = Fleet()
+        self.in_use = InUse(settings, lambda: load(path, environ), self.fleet, self._metrics)
         self.api_port = 0
         self.admin_port = 0
 
@@ -433,7 +461,15 @@ class Loopguard:
         except BaseException:
             await self._opened.aclose()
             raise
-        self._announce()
+        announce(self.in_use.settings)
+        server = self.in_use.settings.server
+        _log.info(
+            "serving on %s:%d, for operators on %s:%d",
+            server.host,
+            self.api_port,
+            server.admin_host,
+            self.admin_port,
+        )
         return self
 
     async def __aexit__(
@@ -445,19 +481,18 @@ class Loopguard:
         await self._opened.aclose()
 
     async def _open(self) -> None:
-        server = self._settings.server
-        registry = CollectorRegistry()
-        command_metrics = CommandMetrics(registry)
+        settings = self.in_use.settings
+        server = settings.server
         bound = await _bind(server.host, server.port)
         for place in bound:
             self._opened.callback(place.close)
         self.api_port = bound[0].getsockname()[1]
         operators = await _bind(server.admin_host, server.admin_port)
         console = await self._opened.enter_async_context(
-            open_console(self._settings, self.fleet, self._path)
+            open_console(self.in_use, self.fleet, self._file)
         )
         admin = BoundedRunner(
-            Admin(registry, self.fleet, console).application(),
+            Admin(self._registry, self.fleet, self.in_use, console).application(),
             Bounds(_MAX_OPERATORS, server.head_timeout_s, server.idle_timeout_s),
             None,
             access_log=None,
@@ -469,29 +504,15 @@ class Loopguard:
             await web.SockSite(admin, place, backlog=BACKLOG).start()
         self.admin_port = operators[0].getsockname()[1]
         if server.workers > 1:
-            workers = Workers(self._settings, self.fleet, command_metrics, bound)
+            workers = Workers(self.in_use, self.fleet, self._metrics, bound)
             await self._opened.enter_async_context(workers)
-            read_files(registry, workers.folder)
+            read_files(self._registry, workers.folder)
             return
-        api = Api(self._settings, Metrics(registry), _nobody_to_tell, self._on_exchange)
+        api = Api(settings, Metrics(self._registry), _nobody_to_tell, self._on_exchange)
         await self._opened.enter_async_context(api)
         await api.listen(bound)
         self.fleet.workers.append(api)
-        command_metrics.workers_serve(1)
-
-    def _announce(self) -> None:
-        for warning in self._settings.warnings:
-            _log.warning(warning)
-        for name, profile in self._settings.profiles.items():
-            if sentence := describe(profile.detection):
-                _log.info("profile `%s`: %s", name, sentence)
-        _log.info(
-            "serving on %s:%d, for operators on %s:%d",
-            self._settings.server.host,
-            self.api_port,
-            self._settings.server.admin_host,
-            self.admin_port,
-        )
+        self._metrics.workers_serve(1)
 
     async def drain(self) -> None:
         """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""

@@ -56,6 +56,15 @@ def configure(level: str, format: Format, stream: TextIO | None = None) -> None:
     root.setLevel(level.upper())
 
 
+def adjust(level: str, format: Format) -> None:  # noqa: A002  the setting's name
+    """Write from now on records of this level, in this form, to where they are written."""
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    for handler in root.handlers:
+        if isinstance(handler.formatter, LineFormatter):
+            handler.setFormatter(LineFormatter(format))
+
+
 class LineFormatter(logging.Formatter):
     """Writes a record as one line."""
 

@@ -91,6 +91,20 @@ class CommandMetrics:
         self._deaths = Counter(
             "loopguard_worker_deaths", "Workers that ended unasked.", registry=registry
         )
+        self._readings = Counter(
+            "loopguard_config_reloads",
+            "Times that the configuration was read again, by what came of it.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in ("used", "refused"):
+            self._readings.labels(outcome)
+        self._read_at_s = Gauge(
+            "loopguard_config_read_timestamp_seconds",
+            "When the configuration in use was read, in seconds since 1970.",
+            registry=registry,
+        )
+        self._read_at_s.set_to_current_time()
         Info("loopguard_build", "What is running.", registry=registry).info(
             {"version": version("loopguard")}
         )
@@ -102,6 +116,15 @@ class CommandMetrics:
     def worker_died(self) -> None:
         """A worker ended unasked."""
         self._deaths.inc()
+
+    def configuration_read(self) -> None:
+        """The configuration was read again and is in use."""
+        self._readings.labels("used").inc()
+        self._read_at_s.set_to_current_time()
+
+    def configuration_refused(self) -> None:
+        """The configuration was read again and refused."""
+        self._readings.labels("refused").inc()
 
 
 class Metrics:

@@ -21,7 +21,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
@@ -93,7 +93,12 @@ _WORKERS_CEILING = 256
 """More than the cores of most machines. Each costs some 70 MB, so a larger number is a slip."""
 
 _LISTS_OF_SECRETS = (("server", "client_tokens"),)
-_SECRETS = (*_LISTS_OF_SECRETS, ("upstream", "api_key"), ("ledger", "url"))
+_SECRETS = (
+    *_LISTS_OF_SECRETS,
+    ("server", "admin_token"),
+    ("upstream", "api_key"),
+    ("ledger", "url"),
+)
 """What may stand in a file instead: each has a sibling whose name ends in ``_file``."""
 
 _Name = TypeVar("_Name", bound=str)
@@ -219,6 +224,8 @@ class Server(_Table):
         tuple[_Secret, ...], Strict(strict=False), BeforeValidator(_split)
     ] = ()
     client_tokens_file: str = ""
+    admin_token: Annotated[_Secret | None, BeforeValidator(_unless_empty)] = None
+    admin_token_file: str = ""
     max_connections: Annotated[int, Field(ge=1, le=_CONNECTIONS_CEILING)] = 5_000
     head_timeout_s: _Limit = 30.0
     body_timeout_s: _Limit = 60.0
@@ -439,6 +446,26 @@ class _Tree(BaseSettings):
     profiles: dict[str, _Profile]
 
 
+_AT_THE_NEXT_START: Mapping[str, Iterable[str]] = {
+    "server": (
+        "host",
+        "port",
+        "admin_host",
+        "admin_port",
+        "max_connections",
+        "head_timeout_s",
+        "idle_timeout_s",
+        "max_body_bytes",
+        "workers",
+    ),
+    "upstream": ("base_url",),
+    "ledger": Ledger.model_fields.keys(),
+    "traces": Traces.model_fields.keys(),
+}
+"""What is bound, opened or begun once. Where replies come from is among it, since their prices are
+asked for there, for an hour and across restarts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the operator wrote, judged.
@@ -507,12 +534,8 @@ def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
     traces = faults.judge(Traces, ("traces",), tree.get("traces", {}))
     routes = _judge_routes(tree.get("routes", []), names, faults)
     profiles = _judge_profiles(tree.get("profiles", {}), faults)
-    if upstream.api_key and not server.client_tokens and not _is_loopback(server.host):
-        faults.add(
-            ("server", "client_tokens"),
-            "needed, because upstream.api_key would pay for anyone who reaches server.host; "
-            "or set server.host to 127.0.0.1, or leave upstream.api_key empty",
-        )
+    if _is_open_relay(server, upstream):
+        faults.add(("server", "client_tokens"), _OPEN_RELAY)
     if server.client_tokens and not upstream.api_key:
         faults.add(
             ("upstream", "api_key"),
@@ -537,6 +560,40 @@ def judge(tree: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> S
             *(line for profile in core_profiles.values() for line in _warnings(profile)),
         ),
     )
+
+
+_OPEN_RELAY = (
+    "needed, because upstream.api_key would pay for anyone who reaches server.host; "
+    "or set server.host to 127.0.0.1, or leave upstream.api_key empty"
+)
+
+
+def _is_open_relay(server: Server, upstream: Upstream) -> bool:
+    lends_key = upstream.api_key is not None and not server.client_tokens
+    return lends_key and not _is_loopback(server.host)
+
+
+def adopted(running: Settings, read: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """What a running command can use of a configuration that was read again.
+
+    Returns:
+        The settings that it uses from now on, and a line for each key that is used at the next
+        start only: what is bound, opened or begun once.
+
+    Raises:
+        ConfigurationError: the two together are refused although each alone is not.
+    """
+    kept, waiting = {}, []
+    for name, keys in _AT_THE_NEXT_START.items():
+        held, wanted = getattr(running, name), getattr(read, name)
+        changed = [key for key in keys if getattr(held, key) != getattr(wanted, key)]
+        waiting += [f"{name}.{key}: takes effect at the next start" for key in changed]
+        kept[name] = wanted.model_copy(update={key: getattr(held, key) for key in keys})
+    settings = replace(read, **kept)
+    if _is_open_relay(settings.server, settings.upstream):
+        # What was read would listen elsewhere, but does not yet.
+        raise ConfigurationError([f"server.client_tokens: {_OPEN_RELAY}", *waiting])
+    return settings, tuple(waiting)
 
 
 def _frozen(profiles: dict[str, Profile]) -> MappingProxyType[str, Profile]:

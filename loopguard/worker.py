@@ -60,6 +60,7 @@ class _Worker:
             "settle": api.settle,
             "run_figures": api.run_figures,
             "looped": api.looped,
+            "use": self.use,
             "drain": self.drain,
         }
         self._handed.settimeout(0)
@@ -70,6 +71,12 @@ class _Worker:
         gc.collect()
         gc.freeze()
         return ()
+
+    async def use(self, settings: Settings) -> None:
+        """Serve what comes from now on by this configuration."""
+        log.adjust(settings.log.level, settings.log.format)
+        if self._api is not None:
+            await self._api.use(settings)
 
     async def drain(self) -> None:
         """Let the running exchanges end; what comes is refused until the process ends."""

@@ -28,6 +28,7 @@ from loopguard.errors import ModelResponseLoop
 from loopguard.log import fields
 from loopguard.metrics import FOLDER_VARIABLE, CommandMetrics, forget_gauges
 from loopguard.proxy.fleet import Fleet
+from loopguard.proxy.in_use import InUse
 from loopguard.proxy.listener import BACKLOG
 from loopguard.proxy.sight import DiscardedReply, Sights
 from loopguard.settings import ConfigurationError, Settings
@@ -210,6 +211,10 @@ class _RemoteWorker:
     async def looped(self, request: bytes, error: ModelResponseLoop, replies: int) -> None:
         await self._channel.ask("looped", request, error, replies, within_s=_TELL_S)
 
+    async def use(self, settings: Settings) -> None:
+        await self._channel.ask("use", settings)
+        self._settings = settings
+
     async def drain(self) -> None:
         server = self._settings.server
         limit_s = server.drain_delay_s + server.drain_s + _END_S
@@ -223,7 +228,7 @@ class Workers:
     """The worker processes of a command; an asynchronous context manager.
 
     Args:
-        settings: the configuration.
+        in_use: the configuration.
         fleet: kept up to date with who serves.
         metrics: told the same.
         bound: where callers come.
@@ -234,12 +239,12 @@ class Workers:
 
     def __init__(
         self,
-        settings: Settings,
+        in_use: InUse,
         fleet: Fleet,
         metrics: CommandMetrics,
         bound: Sequence[socket.socket],
     ) -> None:
-        self._settings = settings
+        self._in_use = in_use
         self._fleet = fleet
         self._metrics = metrics
         self._bound = bound
@@ -286,14 +291,15 @@ class Workers:
 
     async def _start_all(self) -> None:
         await self._start(1)  # alone, since it may have to make the ledger
-        others = range(2, self._settings.server.workers + 1)
+        others = range(2, self._in_use.settings.server.workers + 1)
         for started in await asyncio.gather(*map(self._start, others), return_exceptions=True):
             if isinstance(started, BaseException):
                 raise started
 
     async def _start(self, number: int) -> _RemoteWorker:
         """Start a worker and let callers come to it."""
-        worker = await _RemoteWorker.launch(number, self._settings, self.folder, self._tell_others)
+        settings = self._in_use.settings
+        worker = await _RemoteWorker.launch(number, settings, self.folder, self._tell_others)
         try:
             await worker.serve()
         except BaseException:
@@ -303,6 +309,8 @@ class Workers:
         self._serving.append(worker)
         self._fleet.workers.append(worker)
         self._changed()
+        if self._in_use.settings is not settings:  # it was read again meanwhile
+            await worker.use(self._in_use.settings)
         return worker
 
     async def _keep(self, worker: _RemoteWorker) -> None:

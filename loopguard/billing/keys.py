@@ -27,10 +27,16 @@ class Keys:
 
     def __init__(self, operator_key: str | None) -> None:
         """Args: operator_key: the operator's own, which is never forgotten."""
-        self._operator = {fingerprint(operator_key): operator_key} if operator_key else {}
+        self._operator: dict[str, str] = {}
         self._seen: OrderedDict[str, str] = OrderedDict()
         self._refused: set[str] = set()
         self._paused_until_s: dict[str, float] = {}
+        self.use(operator_key)
+
+    def use(self, operator_key: str | None) -> None:
+        """Hold the operator's key; one that it replaces still tells what it owes."""
+        if operator_key is not None:
+            self._operator[fingerprint(operator_key)] = operator_key
 
     def remember(self, key: str) -> str:
         """Hold a key that has just been used; return its fingerprint."""

@@ -10,10 +10,12 @@ from typing import Any, TypeAlias
 
 from aiohttp import BodyPartReader, hdrs, web
 
-from loopguard.console import access, trial
+from loopguard.console import trial
 from loopguard.console.configuration import Configuration, read_changes, told
 from loopguard.console.now import Now
 from loopguard.console.thrown_away import ThrownAway
+from loopguard.proxy import access
+from loopguard.proxy.in_use import InUse
 from loopguard.scan.page import STATIC as CURVES
 from loopguard.settings import DEFAULT_PROFILE, ConfigurationError
 
@@ -56,8 +58,7 @@ class Console:
         now: the exchanges in flight.
         thrown_away: what the ledger says.
         configuration: the operator's file.
-        admin_host: where the listener listens.
-        admin_token: what a change must present; None is whoever comes from this machine.
+        in_use: says where the listener listens, and what a change must present.
     """
 
     def __init__(
@@ -65,15 +66,12 @@ class Console:
         now: Now,
         thrown_away: ThrownAway,
         configuration: Configuration,
-        *,
-        admin_host: str,
-        admin_token: str | None,
+        in_use: InUse,
     ) -> None:
         self._now = now
         self._thrown_away = thrown_away
         self._configuration = configuration
-        self._admin_host = admin_host
-        self._admin_token = admin_token
+        self._in_use = in_use
         self._trying = asyncio.Lock()
 
     def application(self) -> web.Application:
@@ -97,7 +95,7 @@ class Console:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        if not access.knows_host(request, self._admin_host):
+        if not access.knows_host(request, self._in_use.settings.server.admin_host):
             return _refusal(421, "the console is asked for by a name of this machine alone")
         if request.method == hdrs.METH_POST and not access.is_same_origin(request):
             return _refusal(403, "only the console's own page may ask for this")
@@ -130,10 +128,11 @@ class Console:
         return await _read(self._thrown_away.figures())
 
     async def _show_configuration(self, request: web.Request) -> web.Response:
+        token = self._in_use.admin_token
         return web.json_response(
             {
-                "may_change": access.may_change(request, self._admin_token),
-                "takes_token": self._admin_token is not None,
+                "may_change": access.may_change(request, token),
+                "takes_token": token is not None,
                 **self._configuration.form(),
             }
         )

@@ -1,14 +1,19 @@
-"""The operators' listener: metrics, health and runs. Never on the API's port."""
+"""The operators' listener: metrics, health, runs and reloads. Never on the API's port."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loopguard.metrics import exposition
+from loopguard.proxy import access
 from loopguard.proxy.fleet import Fleet
+from loopguard.proxy.in_use import InUse
+
+_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # What a person waits for without asking why; most prices need longer, some seconds suffice.
 _SETTLE_S = 10.0
@@ -28,12 +33,20 @@ class Admin:
     Args:
         registry: of the series that are shown.
         fleet: the workers that are asked.
+        in_use: the configuration.
         console: the page for people.
     """
 
-    def __init__(self, registry: CollectorRegistry, fleet: Fleet, console: web.Application) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        fleet: Fleet,
+        in_use: InUse,
+        console: web.Application,
+    ) -> None:
         self._registry = registry
         self._fleet = fleet
+        self._in_use = in_use
         self._console = console
 
     def application(self) -> web.Application:
@@ -45,8 +58,41 @@ class Admin:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/runs/{run:.+}", self._show_run)
-        application.router.add_post("/runs/{run:.+}/close", self._close_run)
+        application.router.add_post("/runs/{run:.+}/close", self._allowed(self._close_run))
+        application.router.add_post("/config/reload", self._allowed(self._reload))
         return application
+
+    def _allowed(self, handler: _Handler) -> _Handler:
+        """Let a request change something where it may."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            token = self._in_use.admin_token
+            if not access.knows_host(request, self._in_use.settings.server.admin_host):
+                return _refusal(421, "this is not the name of this machine")
+            if access.is_foreign(request):
+                return _refusal(403, "a page of another origin may change nothing here")
+            if access.may_change(request, token):
+                return await handler(request)
+            if token is None:
+                return _refusal(403, "changes come from this machine, or set server.admin_token")
+            refusal = _refusal(401, "changes present server.admin_token as the bearer token")
+            refusal.headers["WWW-Authenticate"] = "Bearer"
+            return refusal
+
+        return guarded
+
+    async def _reload(self, _: web.Request) -> web.Response:
+        reloaded = await self._in_use.reload()
+        if reloaded.faults:
+            return web.json_response({"reloaded": False, "faults": reloaded.faults}, status=422)
+        return web.json_response(
+            {
+                "reloaded": True,
+                "warnings": reloaded.warnings,
+                "workers": reloaded.workers,
+                "using": reloaded.using,
+            }
+        )
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
         await self._fleet.refresh()
@@ -81,6 +127,10 @@ class Admin:
 
 async def _to_the_console(_: web.Request) -> web.StreamResponse:
     raise web.HTTPFound("/console/")
+
+
+def _refusal(status: int, said: str) -> web.Response:
+    return web.json_response({"error": said}, status=status)
 
 
 async def _answered(figures: Awaitable[dict[str, object]], limit_s: float) -> web.Response:

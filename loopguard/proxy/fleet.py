@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from loopguard.channel import Gone
 from loopguard.errors import ModelResponseLoop
 from loopguard.proxy.sight import SHOWN_EXCHANGES, DiscardedReply, Sights
+from loopguard.settings import Settings
 
 _log = logging.getLogger("loopguard")
 
@@ -42,6 +43,9 @@ class Worker(Protocol):
 
     async def looped(self, request: bytes, error: ModelResponseLoop, replies: int) -> None:
         """A request has cost another worker so many looping replies, and this error."""
+
+    async def use(self, settings: Settings) -> None:
+        """Serve what comes from now on by this configuration; what runs keeps its own."""
 
     async def drain(self) -> None:
         """Take no further exchange, let the running ones end, end the rest after ``drain_s``."""
@@ -113,6 +117,10 @@ class Fleet:
         figures = await self.run_figures(run)
         _log.info("run_summary", extra={"fields": figures})
         return figures
+
+    async def use(self, settings: Settings) -> int:
+        """Let every worker serve what comes from now on by this configuration; how many do."""
+        return len(await self._ask_all(lambda worker: worker.use(settings)))
 
     async def drain(self) -> None:
         """Drain every worker."""

@@ -9,7 +9,8 @@ import contextlib
 import hmac
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from heapq import nsmallest
 from typing import NamedTuple
@@ -48,10 +49,11 @@ _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 _AFTER_A_NAME = re.compile(r"[;?#\x00-\x20].*", re.DOTALL)
 
 
-class Routes:
-    """Serves every request of the API listener.
+@dataclass(frozen=True, slots=True)
+class Service:
+    """How requests are served; another configuration is another one.
 
-    Args:
+    Attributes:
         shared: what all exchanges share.
         profiles: by name, one of them ``default``.
         routes: the first whose glob matches the model names the profile.
@@ -62,26 +64,63 @@ class Routes:
         drain_s: told to callers that come while the process is ending.
     """
 
-    def __init__(
-        self,
-        shared: Shared,
-        profiles: Mapping[str, Profile],
-        routes: Sequence[Route],
-        *,
-        client_tokens: Iterable[str],
-        lends_key: bool,
-        account_paths: Iterable[str],
-        body_timeout_s: float,
-        drain_s: float,
-    ) -> None:
-        self._shared = shared
-        self._profiles = profiles
-        self._routes = routes
-        self._client_tokens = [token.encode() for token in client_tokens]
-        self._lends_key = lends_key
-        self._account_paths = tuple(f"{path.rstrip('/')}/" for path in account_paths)
-        self._body_timeout_s = body_timeout_s
-        self._drain_s = drain_s
+    shared: Shared
+    profiles: Mapping[str, Profile]
+    routes: Sequence[Route]
+    client_tokens: Collection[str]
+    lends_key: bool
+    account_paths: Collection[str]
+    body_timeout_s: float
+    drain_s: float
+
+    def authorize(self, request: web.Request) -> None:
+        """Refuse who may not ask.
+
+        Raises:
+            Unauthorized: it presents no token.
+            Forbidden: it is a page in a browser, whose user would pay without knowing.
+        """
+        if not self.client_tokens:
+            if self.lends_key and "Origin" in request.headers:
+                raise Forbidden(
+                    "a page in a browser is lent the operator's key where it presents one of "
+                    "loopguard's client tokens, and none are set"
+                )
+            return
+        presented = (crossing.credential(request.headers) or "").encode(errors="surrogateescape")
+        # Every token is compared, and each in constant time, so that timing tells nothing.
+        if not sum(hmac.compare_digest(presented, token.encode()) for token in self.client_tokens):
+            raise Unauthorized("present one of loopguard's client tokens as the bearer token")
+
+    def profile(self, named: str | None, request: web.Request, model: str | None) -> Profile:
+        """Choose by path, then header, then route."""
+        name = named or request.headers.get(crossing.PROFILE)
+        if name is None:
+            matching = (
+                route.profile for route in self.routes if fnmatchcase(model or "", route.model)
+            )
+            name = next(matching, DEFAULT_PROFILE)
+        if name not in self.profiles:
+            raise InvalidRequest(f"the profile that {crossing.PROFILE} names does not exist")
+        return self.profiles[name]
+
+    def withholds(self, path: str) -> bool:
+        """Whether the operator's key is not lent for a path, in its plainest spelling."""
+        paths = tuple(f"{withheld.rstrip('/')}/" for withheld in self.account_paths)
+        return self.lends_key and f"{path}/".startswith(paths)
+
+
+class Routes:
+    """Serves every request of the API listener.
+
+    Attributes:
+        service: of the requests that come from now on; those that run keep the one they began with.
+        exchanges: in flight.
+        draining: whether this process is about to end.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
         self.exchanges: set[Exchange] = set()
         self._requests = 0
         self.draining = False
@@ -110,32 +149,33 @@ class Routes:
         except CallerGone:
             return web.Response()
         except Exception:  # noqa: BLE001 - the caller is told, in the API's shape
-            self._shared.report.own_fault()
+            self.service.shared.report.own_fault()
             refusal = InternalFault("loopguard has failed on this request")
-        self._shared.report.request_refused(refusal)
+        self.service.shared.report.request_refused(refusal)
         response = error_response(refusal, _spoken(request).error_body(refusal))
         if not request.content.is_eof():
             response.force_close()
         return response
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        self._authorize(request)
+        service = self.service
+        service.authorize(request)
         if self._refusing:
-            raise Draining("loopguard is restarting", retry_after_s=self._drain_s)
+            raise Draining("loopguard is restarting", retry_after_s=service.drain_s)
         target = _read_target(request)
-        if target.profile is not None and target.profile not in self._profiles:
+        if target.profile is not None and target.profile not in service.profiles:
             raise PathNotFound("the profile that the path names does not exist")
         dialect = DIALECTS.get(target.plain) if request.method == "POST" else None
         if dialect is None:
-            if self._lends_key and f"{target.plain}/".startswith(self._account_paths):
+            if service.withholds(target.plain):
                 raise Forbidden("the operator's key is not lent for this path")
-            body = arriving(request.content, self._body_timeout_s)
+            body = arriving(request.content, service.body_timeout_s)
             path = target.rest + target.query
-            return await pass_through(request, self._shared.upstream, path, body)
-        plan = dialect.plan(await self._body(request))
-        profile = self._profile(target.profile, request, plan.model)
+            return await pass_through(request, service.shared.upstream, path, body)
+        plan = dialect.plan(await _body(request, service.body_timeout_s))
+        profile = service.profile(target.profile, request, plan.model)
         exchange = Exchange(
-            self._shared,
+            service.shared,
             request,
             plan,
             path=target.plain + target.query,
@@ -151,7 +191,7 @@ class Routes:
 
     def sights(self) -> Sights:
         """The exchanges in flight; at most 100 are shown, the suspected first, then the oldest."""
-        discarded = self._shared.report.discarded
+        discarded = self.service.shared.report.discarded
         suspected = {each for each in self.exchanges if each.state == "suspected"}
         shown = nsmallest(
             SHOWN_EXCHANGES,
@@ -190,51 +230,27 @@ class Routes:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), farewell_s)
 
-    async def _body(self, request: web.Request) -> bytes:
-        limit_bytes = request.client_max_size
-        too_large = BodyTooLarge(f"the request body exceeds {limit_bytes} bytes")
-        coding = request.headers.get("Content-Encoding", "identity").strip().lower()
-        if coding not in {"identity", *_PACKED}:
-            raise InvalidRequest("the request body has a Content-Encoding that is not known here")
-        if (request.content_length or 0) > limit_bytes:
-            raise too_large
-        body = bytearray()
-        async for piece in arriving(request.content, self._body_timeout_s):
-            body += piece
-            if len(body) > limit_bytes:
-                raise too_large
-        if coding == "identity":
-            return bytes(body)
-        # A few bytes may become very many; what is longer than the bound is not unpacked.
-        unpacked = await asyncio.to_thread(_unpacked, bytes(body), limit_bytes)
-        if len(unpacked) > limit_bytes:
-            raise too_large
-        return unpacked
 
-    def _authorize(self, request: web.Request) -> None:
-        if not self._client_tokens:
-            if self._lends_key and "Origin" in request.headers:
-                raise Forbidden(
-                    "a page in a browser is lent the operator's key where it presents one of "
-                    "loopguard's client tokens, and none are set"
-                )
-            return
-        presented = (crossing.credential(request.headers) or "").encode(errors="surrogateescape")
-        # Every token is compared, and each in constant time, so that timing tells nothing.
-        if not sum(hmac.compare_digest(presented, token) for token in self._client_tokens):
-            raise Unauthorized("present one of loopguard's client tokens as the bearer token")
-
-    def _profile(self, named: str | None, request: web.Request, model: str | None) -> Profile:
-        """Choose by path, then header, then route."""
-        name = named or request.headers.get(crossing.PROFILE)
-        if name is None:
-            matching = (
-                route.profile for route in self._routes if fnmatchcase(model or "", route.model)
-            )
-            name = next(matching, DEFAULT_PROFILE)
-        if name not in self._profiles:
-            raise InvalidRequest(f"the profile that {crossing.PROFILE} names does not exist")
-        return self._profiles[name]
+async def _body(request: web.Request, patience_s: float) -> bytes:
+    limit_bytes = request.client_max_size
+    too_large = BodyTooLarge(f"the request body exceeds {limit_bytes} bytes")
+    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if coding not in {"identity", *_PACKED}:
+        raise InvalidRequest("the request body has a Content-Encoding that is not known here")
+    if (request.content_length or 0) > limit_bytes:
+        raise too_large
+    body = bytearray()
+    async for piece in arriving(request.content, patience_s):
+        body += piece
+        if len(body) > limit_bytes:
+            raise too_large
+    if coding == "identity":
+        return bytes(body)
+    # A few bytes may become very many; what is longer than the bound is not unpacked.
+    unpacked = await asyncio.to_thread(_unpacked, bytes(body), limit_bytes)
+    if len(unpacked) > limit_bytes:
+        raise too_large
+    return unpacked
 
 
 class _Target(NamedTuple):

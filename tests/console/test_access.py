@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from loopguard.console.access import is_same_origin, knows_host, may_change
+from loopguard.proxy.access import is_same_origin, knows_host, may_change
 from tests.console.operated import Operated, operated
 from tests.fake_openrouter import Reply, loop
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -62,6 +63,10 @@ class Command:
         self.port = int(ports[1])
         self.admin = f"http://127.0.0.1:{ports[2]}"
 
+    def hang_up(self) -> None:
+        """Send SIGHUP."""
+        self._running.send_signal(signal.SIGHUP)
+
     def terminate(self) -> None:
         """Send SIGTERM."""
         self._running.terminate()
@@ -104,7 +109,11 @@ class Command:
 
 
 async def launch(
-    base_url: str, *, under: Sequence[str] = (), **environment: str
+    base_url: str,
+    config: Path | None = None,
+    *,
+    under: Sequence[str] = (),
+    **environment: str,
 ) -> asyncio.subprocess.Process:
     """Start the command in front of an upstream; keywords are environment variables.
 
@@ -120,18 +129,21 @@ async def launch(
         "LOOPGUARD_LEDGER__FIRST_LOOK_S": "3600",
     }
     environ |= {f"LOOPGUARD_{name.upper()}": text for name, text in environment.items()}
-    words = (*under, sys.executable, "-m", "loopguard", "serve")
-    return await asyncio.create_subprocess_exec(
-        *words, env=environ, stderr=asyncio.subprocess.PIPE
-    )
+    options = () if config is None else ("--config", str(config))
+    words = (*under, sys.executable, "-m", "loopguard", "serve", *options)
+    return await asyncio.create_subprocess_exec(*words, env=environ, stderr=asyncio.subprocess.PIPE)
 
 
 @asynccontextmanager
 async def serving(
-    base_url: str, *, under: Sequence[str] = (), **environment: str
+    base_url: str,
+    config: Path | None = None,
+    *,
+    under: Sequence[str] = (),
+    **environment: str,
 ) -> AsyncIterator[Command]:
     """The command, serving in front of an upstream, as it is `launch`ed."""
-    running = await launch(base_url, under=under, **environment)
+    running = await launch(base_url, config, under=under, **environment)
     command = Command(running)
     try:
         await command.began()

@@ -30,12 +30,14 @@ class Guarded:
     Attributes:
         records: of the exchanges that have ended.
         ledger_url: of its ledger's database.
+        config: its file, where it has one of its own.
     """
 
     fake: FakeOpenRouter
     loopguard: Loopguard
     records: list[ExchangeRecord] = field(default_factory=list)
     ledger_url: str = ""
+    config: Path | None = None
 
     @property
     def api(self) -> Api:
@@ -64,12 +66,22 @@ Guard = Callable[..., AbstractAsyncContextManager[Guarded]]
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Guard:
-    """Start loopguard in front of a fake with a script; keywords are environment variables."""
+    """Start loopguard in front of a fake with a script; keywords are environment variables.
+
+    With the text of a configuration it has a file of its own; else it is the shipped one.
+    """
 
     @asynccontextmanager
     async def start(
-        script: Iterable[Answer], lookups: Sequence[int | Refusal] = (), **environment: str
+        script: Iterable[Answer],
+        lookups: Sequence[int | Refusal] = (),
+        toml: str | None = None,
+        **environment: str,
     ) -> AsyncIterator[Guarded]:
+        config = None
+        if toml is not None:
+            config = tmp_path / "loopguard.toml"
+            config.write_text(toml, "utf-8")
         async with FakeOpenRouter(script, lookups=lookups) as fake:
             environ = ENVIRONMENT | {
                 "LOOPGUARD_UPSTREAM__BASE_URL": fake.base_url,
@@ -77,7 +89,9 @@ def guarded(tmp_path: Path) -> Guard:
             }
             environ |= {f"LOOPGUARD_{name.upper()}": value for name, value in environment.items()}
             records: list[ExchangeRecord] = []
-            async with Loopguard(load(None, environ), records.append) as loopguard:
-                yield Guarded(fake, loopguard, records, environ["LOOPGUARD_LEDGER__URL"])
+            settings = load(config, environ)
+            async with Loopguard(settings, records.append, config, environ) as loopguard:
+                ledger = environ["LOOPGUARD_LEDGER__URL"]
+                yield Guarded(fake, loopguard, records, ledger, config)
 
     return start

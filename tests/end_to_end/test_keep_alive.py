@@ -68,7 +68,7 @@ async def test_waiting(guarded: Guard) -> None:
         await gate.wait()
 
     async with guarded([Refusal(503, retry_after=5), GOOD], **SOON) as ours:
-        object.__setattr__(ours.api._routes._shared, "sleep", sleep)
+        object.__setattr__(ours.api._routes.service.shared, "sleep", sleep)
         async with calling(ours, STREAM) as caller:
             await caller.until(COMMENT * 3)
             assert len(ours.fake.attempts) == 1

@@ -22,7 +22,7 @@ class Clock:
 
 def stop_clock(guarded: Guarded) -> Clock:
     clock = Clock()
-    guarded.api._routes._shared.loop_memory._clock = clock
+    guarded.api._routes.service.shared.loop_memory._clock = clock
     return clock
 
 

@@ -37,7 +37,7 @@ def record_waits(guarded: Guarded) -> list[float]:
     async def sleep(wait_s: float) -> None:
         waits.append(wait_s)
 
-    object.__setattr__(guarded.api._routes._shared, "sleep", sleep)
+    object.__setattr__(guarded.api._routes.service.shared, "sleep", sleep)
     return waits
 
 
@@ -99,7 +99,7 @@ async def test_sdk_does_not_multiply_it(guarded: Guard) -> None:
 async def test_waits_without_a_word_grow(guarded: Guard) -> None:
     """Without a Retry-After the waits are shares of 1, 2 and 4 s."""
     async with guarded([Refusal(503)], retry__initial_wait_s="1") as ours:
-        object.__setattr__(ours.api._routes._shared, "draw", lambda: 0.5)
+        object.__setattr__(ours.api._routes.service.shared, "draw", lambda: 0.5)
         waits = record_waits(ours)
         await ask(ours)
         assert waits == [0.5, 1.0, 2.0]

@@ -1,4 +1,4 @@
-"""Who may look at the console, and who may change what it shows."""
+"""Who may look at what is for operators, and who may change it."""
 
 import hmac
 import ipaddress
@@ -23,8 +23,12 @@ def knows_host(request: web.Request, admin_host: str) -> bool:
     A page of another site can point a name of its own at this machine, and would then be of the
     same origin. A listener on loopback is only ever called by a loopback name.
     """
-    named = (urlsplit(f"//{request.host}").hostname or "").lower()
+    named = _named(request)
     return not is_loopback(admin_host) or is_loopback(named) or named == admin_host.lower()
+
+
+def _named(request: web.Request) -> str:
+    return (urlsplit(f"//{request.host}").hostname or "").lower()
 
 
 def is_same_origin(request: web.Request) -> bool:
@@ -37,11 +41,17 @@ def is_same_origin(request: web.Request) -> bool:
     return origin is not None and urlsplit(origin).netloc == request.host
 
 
-def may_change(request: web.Request, admin_token: str | None) -> bool:
-    """Whether a request may change the configuration.
+def is_foreign(request: web.Request) -> bool:
+    """Whether a request says that a page made it which is not of this listener."""
+    said = "Sec-Fetch-Site" in request.headers or "Origin" in request.headers
+    return said and not is_same_origin(request)
 
-    With an admin token: who presents it. Without: who comes from this machine, and not through a
-    proxy on it, behind which may be anyone.
+
+def may_change(request: web.Request, admin_token: str | None) -> bool:
+    """Whether a request may change something.
+
+    With an admin token: who presents it. Without: who comes from this machine, names it so, and
+    does not come through a proxy on it, behind which may be anyone.
     """
     if admin_token is not None:
         scheme, _, presented = request.headers.get("Authorization", "").partition(" ")
@@ -49,4 +59,4 @@ def may_change(request: web.Request, admin_token: str | None) -> bool:
             presented.encode(errors="surrogateescape"), admin_token.encode()
         )
     forwarded = any(name in request.headers for name in _FORWARDED)
-    return is_loopback(request.remote or "") and not forwarded
+    return is_loopback(request.remote or "") and is_loopback(_named(request)) and not forwarded
