@@ -70,7 +70,7 @@ class ThrownAway:
         remembered = [
             reply
             for reply in await self._remembered()
-            if model in (None, reply.model or "") and profile in (None, reply.profile)
+            if model in (None, reply.model) and profile in (None, reply.profile)
         ]
         return merged(remembered, entries)[:LISTED_REPLIES]
 
@@ -167,7 +167,5 @@ def merged(
     unbooked = {"state": "owed", "unpriced_reason": None, "cost_usd": None}
     for reply in remembered:
         key = (reply.exchange, reply.attempt)
-        # The ledger has a name for a model that the caller did not name.
-        said = asdict(reply) | {"model": reply.model or ""}
-        replies[key] = unbooked | replies.get(key, {}) | said
+        replies[key] = unbooked | replies.get(key, {}) | asdict(reply)
     return sorted(replies.values(), key=lambda reply: reply["at_s"], reverse=True)

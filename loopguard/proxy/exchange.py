@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from aiohttp import web
 
+from loopguard.billing import ledger
 from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
 from loopguard.core.escape import NO_PROVIDER_STATUS, Step
@@ -165,7 +166,7 @@ class Exchange:
         detector = None if self._attempt is None else self._attempt.detector
         return Sight(
             exchange=self.record.exchange,
-            model=self.record.model,
+            model=ledger.name(self.record.model or ""),
             profile=self.record.profile,
             dialect=self.record.dialect,
             run=self.record.run,

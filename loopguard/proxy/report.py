@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from loopguard.billing.ledger import name
 from loopguard.errors import LoopguardError
 from loopguard.metrics import Metrics
 from loopguard.proxy.record import AttemptRecord, ExchangeRecord
@@ -62,7 +63,7 @@ class Report:
                     exchange=exchange.exchange,
                     attempt=attempt.attempt,
                     at_s=self._wall_clock(),
-                    model=exchange.model,
+                    model=name(exchange.model or ""),
                     profile=exchange.profile,
                     rule=attempt.rule,
                     channel=attempt.channel,

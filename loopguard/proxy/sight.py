@@ -25,7 +25,7 @@ class Sight:
 
     Attributes:
         exchange: its id.
-        model: as the caller asked for it.
+        model: as the ledger names it; empty where the caller named none.
         attempt: the number of the last attempt, from 1.
         elapsed_s: since the request came.
         chars: read of the last attempt's reply, all channels.
@@ -33,7 +33,7 @@ class Sight:
     """
 
     exchange: str
-    model: str | None
+    model: str
     profile: str
     dialect: str
     run: str | None
@@ -67,7 +67,7 @@ class DiscardedReply:
     Attributes:
         exchange: with ``attempt`` it names the ledger's entry.
         at_s: when, seconds since 1970.
-        model: as the caller asked for it.
+        model: as the ledger names it; empty where the caller named none.
         words: read of it, all channels.
         chars: likewise.
         sentence: the trip's.
@@ -77,7 +77,7 @@ class DiscardedReply:
     exchange: str
     attempt: int
     at_s: float
-    model: str | None
+    model: str
     profile: str
     rule: str
     channel: str

@@ -1,12 +1,14 @@
 """The operator's file, and a draft of it."""
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loopguard import console
 from loopguard.console.configuration import Change, Configuration, FileChanged, read_changes
 from loopguard.settings import SHIPPED, ConfigurationError, load
 from tests.console.operated import PROFILE
@@ -134,6 +136,20 @@ def test_other_keys_cannot_be_changed(configuration: Configuration, key: tuple[s
     """Where secrets stand, where replies come from, and what is no key is not changed here."""
     (line,) = refused(configuration, Change(key, "x"))
     assert line.endswith("not a key that is changed here")
+
+
+def test_every_key_has_a_field(configuration: Configuration) -> None:
+    """Whatever can be tuned is on the page: no key of the form is without a field."""
+    knobs = (Path(console.__file__).parent / "static" / "knobs.js").read_text("utf-8")
+    form = configuration.form()
+
+    def keys(table: dict[str, Any]) -> set[str]:
+        inner = [value for value in table.values() if isinstance(value, dict)]
+        return set(table).union(*map(keys, inner))
+
+    wanted = keys(form["profiles"]["default"]) | keys(form["retry"])
+    assert "novelty_cost_chars" in wanted
+    assert wanted - set(re.findall(r'"([a-z_]+)"', knobs)) == set()
 
 
 def test_a_key_of_the_environment_is_not_changed(path: Path) -> None:

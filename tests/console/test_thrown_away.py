@@ -47,7 +47,7 @@ def remembered(exchange: str, at_s: float, **named: Any) -> DiscardedReply:
 def test_both_accounts_become_one() -> None:
     """A reply is told once: its price by the ledger, its sentence by the process that cut it."""
     told = merged(
-        [remembered("a", 10.5), remembered("b", 30.5, model=None)],
+        [remembered("a", 10.5), remembered("b", 30.5, model="")],
         [entry("a", 10), entry("c", 20, state="unpriced", cost_usd=None, unpriced_reason="no_id")],
     )
     assert [(reply["exchange"], reply["state"], reply["cost_usd"]) for reply in told] == [

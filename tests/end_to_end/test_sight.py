@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
+from loopguard.billing.ledger import LONGEST_NAME_CHARS
 from loopguard.proxy.sight import Sight
 from tests.end_to_end.conftest import Guard, Guarded
 from tests.end_to_end.raw_caller import REQUEST
-from tests.fake_openrouter import Reply, head, loop, wait
+from tests.fake_openrouter import Reply, head, loop, stall, wait
 
 PROSE = "It was a day like others, and nobody had thought of rain. "
 
@@ -77,3 +78,15 @@ async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> N
         assert discarded.sample is None
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_a_name_is_seen_as_the_ledger_keeps_it(guarded: Guard) -> None:
+    """However long the name that a caller gives its model, what is kept and shown is bounded."""
+    asked = REQUEST | {"model": "m" * 1_000_000}
+    async with guarded([loop(), [head(), stall]]) as ours, ours.client() as client:
+        asking = asyncio.create_task(client.chat.completions.create(**asked))
+        sight = await seen(ours, lambda sight: sight.attempt == 2)
+        (discarded,) = await ours.loopguard.fleet.discarded()
+        assert sight.model == discarded.model == "m" * LONGEST_NAME_CHARS
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)

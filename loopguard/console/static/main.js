@@ -12,6 +12,7 @@ const VIEWS = {
   runs: showRuns,
   configuration: showConfiguration,
 };
+const AGAIN_AFTER_MS = 5000; // after a refusal, which the browser takes for final
 const links = [...document.querySelectorAll("nav a")];
 
 function route() {
@@ -40,7 +41,12 @@ function follow() {
   if (stream) return;
   stream = new EventSource("now");
   stream.addEventListener("open", () => tell("live", "live"));
-  stream.addEventListener("error", () => tell("lost", "no connection, trying again"));
+  stream.addEventListener("error", () => {
+    tell("lost", "no connection, trying again");
+    if (stream?.readyState !== EventSource.CLOSED) return; // the browser tries by itself
+    stream = null;
+    setTimeout(follow, AGAIN_AFTER_MS);
+  });
   stream.addEventListener("message", (event) => {
     const seen = JSON.parse(event.data);
     showNow(seen);

@@ -14,12 +14,13 @@ const rows = new Map();
 
 function makeRow(exchange) {
   const parts = {
-    model: element("b", { class: "name" }, exchange.model ?? "no model named"),
+    model: element("b", { class: "name" }, exchange.model || "no model named"),
     state: element("span", { class: "state" }),
     attempt: element("span"),
     elapsed: element("span"),
     chars: element("span"),
     levels: element("div", { class: "levels" }),
+    unread: element("span", { class: "quiet" }, "nothing read yet"),
   };
   const model = cell("Model", "head", parts.model);
   if (exchange.run) model.append(element("span", { class: "quiet block" }, `run ${exchange.run}`));
@@ -31,7 +32,7 @@ function makeRow(exchange) {
     cell("Attempt", "number", parts.attempt),
     cell("Seconds", "number", parts.elapsed),
     cell("Characters", "number", parts.chars),
-    cell("Levels", "wide", parts.levels),
+    cell("Levels", "wide", parts.levels, parts.unread),
   );
   return { line, parts, bars: new Map() };
 }
@@ -56,6 +57,7 @@ function update({ line, parts, bars }, exchange) {
   setText(parts.attempt, String(exchange.attempt));
   setText(parts.elapsed, exchange.elapsed_s.toFixed(1));
   setText(parts.chars, figures(exchange.chars));
+  parts.unread.hidden = exchange.levels.length > 0;
   const rules = new Set(exchange.levels.map((level) => level.rule));
   for (const [rule, { bar }] of bars) {
     if (rules.has(rule)) continue;

@@ -1,6 +1,6 @@
 // What was thrown away: the last day by model and by hour, and the latest trips.
 
-import { age, ask, byId, cell, element, fail, figures, percent, row, setText, svg, tile, time, usd } from "./dom.js";
+import { ask, byId, cell, element, fail, figures, percent, row, setText, svg, tile, time, usd } from "./dom.js";
 
 const REFRESH_MS = 15000; // prices come seconds to minutes after a trip
 const UNPRICED = {
