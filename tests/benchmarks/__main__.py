@@ -21,15 +21,33 @@ import uvloop
 
 from tests.benchmarks.callers import CallFailed, call_spread, ended
 from tests.benchmarks.figures import Figures, Sample
-from tests.benchmarks.launch import LOAD_CORE, StartError, cpu_s, free_port, started
-from tests.benchmarks.loads import LOADS, Spent, Upstream
+from tests.benchmarks.launch import LOAD_CORE, StartError, cpu_s, free_port, machine_cpu_s, started
+from tests.benchmarks.loads import LOADS, Upstream
 from tests.benchmarks.machine import described
 from tests.benchmarks.relays import STARTERS, AbsentError, Relay
 from tests.benchmarks.report import report
 from tests.benchmarks.upstream import Asked
 
-BUSY_SHARE = 0.8
-"""An end that is busier than that may be what is measured."""
+
+class Watched:
+    """How busy the ends are, and the rest of the machine, since this was made."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self._began_at = time.perf_counter()
+        self._before = self._used_s()
+
+    def _used_s(self) -> tuple[float, float]:
+        ends_s = cpu_s(self._upstream.pid) + time.process_time()
+        return ends_s, machine_cpu_s() - cpu_s(os.getpid())
+
+    def shares(self) -> dict[str, float]:
+        """In cores."""
+        wall_s = time.perf_counter() - self._began_at
+        ends_s, others_s = (
+            after - before for after, before in zip(self._used_s(), self._before, strict=True)
+        )
+        return {"ends_share": ends_s / wall_s, "others_share": others_s / wall_s}
 
 
 async def run(
@@ -44,14 +62,13 @@ async def run(
             load, loaded = LOADS[name]
             turns = [relay for relay in relays if relay.name in loaded]
             for relay in turns if number % 2 else reversed(turns):
-                ends_s, spent = cpu_s(upstream.pid) + time.process_time(), Spent(relay)
+                watched = Watched(upstream)
                 try:
                     taken = await load(relay, upstream, asked.seconds)
                 except CallFailed as failure:
                     figures.notes.append(f"Load {name} on {relay.name} failed: {failure}.")
                     continue
-                ends_s = cpu_s(upstream.pid) + time.process_time() - ends_s
-                taken["ends_share"] = ends_s / spent.wall_s
+                taken |= watched.shares()
                 figures.samples += [
                     Sample(number, name, relay.name, figure, value)
                     for figure, value in taken.items()
@@ -82,21 +99,7 @@ def measure(asked: argparse.Namespace) -> Figures:
             if relay.pid
         ]
         uvloop.run(run(relays, upstream, asked, figures))
-    figures.notes += too_busy(figures)
     return figures
-
-
-def too_busy(figures: Figures) -> list[str]:
-    """Words about the loads that the ends themselves may have limited."""
-    most: dict[tuple[str, str], float] = {}
-    for taken in figures.samples:
-        if taken.figure == "ends_share" and taken.value > BUSY_SHARE:
-            key = (taken.load, taken.relay)
-            most[key] = max(most.get(key, 0), taken.value)
-    return [
-        f"Load {load} on {relay}: callers and upstream used {share:.0%} of a core."
-        for (load, relay), share in most.items()
-    ]
 
 
 def main() -> None:

@@ -6,10 +6,13 @@ those; likewise a difference.
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple, Self
+
+OTHERS_SHARE = 0.2
+"""Of a core, by programs that are not of the benchmark; the kernel's own work is half of it."""
 
 
 class Sample(NamedTuple):
@@ -59,6 +62,18 @@ class Figures:
         """What the comparison says of two relays in each round that has both."""
         ours, theirs = (self.values(load, relay, figure) for relay in relays)
         return [compare(ours[number], theirs[number]) for number in ours if number in theirs]
+
+    def undisturbed(self) -> Self:
+        """The same without what was measured while other programs were busy."""
+        disturbed = {
+            taken[:3]
+            for taken in self.samples
+            if taken.figure == "others_share" and taken.value > OTHERS_SHARE
+        }
+        loads = len({taken[:3] for taken in self.samples if taken.figure == "others_share"})
+        said = f"Left out: {len(disturbed)} of {loads} measurements, since the machine was busy"
+        kept = [taken for taken in self.samples if taken[:3] not in disturbed]
+        return replace(self, notes=[*self.notes, said], samples=kept)
 
     def save(self, path: Path) -> None:
         """Write a file that `joined` reads."""

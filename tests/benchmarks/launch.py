@@ -85,6 +85,18 @@ def cpu_s(pid: int) -> float:
     return sum(time.clock_gettime(~member << 3 | _CPU_CLOCK) for member in tree(pid))
 
 
+def machine_cpu_s() -> float:
+    """Seconds of processor that everything on the machine has used, and other machines took."""
+    user, nice, system, _idle, _waiting, *others = _first_line_of_stat()
+    interrupts_and_stolen = others[:3]
+    return (user + nice + system + sum(interrupts_and_stolen)) / os.sysconf("SC_CLK_TCK")
+
+
+def _first_line_of_stat() -> list[int]:
+    with Path("/proc/stat").open() as stat:
+        return [int(ticks) for ticks in stat.readline().split()[1:]]
+
+
 def rss_bytes(pid: int) -> int:
     """Memory that the tree has resident; what its processes share counts for each of them."""
     return sum(

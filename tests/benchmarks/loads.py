@@ -34,7 +34,7 @@ IDLE_STREAMS = 200
 STALL_STREAMS, STALL_PER_S = 200, 10
 WITNESS_PER_S = 200
 HELD_STREAMS, HELD_CHARS = 1_000, 40_000
-WORKERS_CALLERS, WORKERS_CHUNKS = 64, 500
+WORKERS_CALLERS = 16
 
 STEADY_PER_S = 2_500
 """Chunks in all: what 50 streams x 50/s are, however many streams share them."""
@@ -53,6 +53,7 @@ LEAVING_APART_S = 0.005
 CLOSE_TIMEOUT_S = 5.0
 """An upstream that has not seen the close by then has not seen it, for these figures."""
 
+_WHOLE = Asked(WHOLE_CHARS // DELTA_CHARS)
 _LOOK_S = 0.05
 _STALL = re.compile(rb"^loopguard_event_loop_longest_stall_seconds(?:{[^}]*})? (\S+)", re.MULTILINE)
 
@@ -204,9 +205,7 @@ async def _in_turns(relay: Relay, callers: int, seconds: float, asked: Asked, **
 
     await asyncio.gather(*(ask_in_turns() for _ in range(callers)))
     requests = next(numbers)
-    per_s = requests / spent.wall_s
-    rates = {"requests_per_s": per_s, "chunks_per_s": per_s * asked.chunks}
-    return spent.per(requests, "request_s") | rates
+    return spent.per(requests, "request_s") | {"requests_per_s": requests / spent.wall_s}
 
 
 async def short(relay: Relay, _: Upstream, seconds: float) -> Taken:
@@ -216,8 +215,7 @@ async def short(relay: Relay, _: Upstream, seconds: float) -> Taken:
 
 async def whole(relay: Relay, _: Upstream, seconds: float) -> Taken:
     """Long replies to callers that want no stream."""
-    asked = Asked(WHOLE_CHARS // DELTA_CHARS)
-    return await _in_turns(relay, WHOLE_CALLERS, seconds, asked, stream=False)
+    return await _in_turns(relay, WHOLE_CALLERS, seconds, _WHOLE, stream=False)
 
 
 @contextmanager
@@ -232,9 +230,9 @@ def _ends_on(cores: Iterable[int], upstream: Upstream) -> Iterator[None]:
 
 
 async def workers(relay: Relay, upstream: Upstream, seconds: float) -> Taken:
-    """Replies in bulk, which cost the ends little, for as many callers as fill every worker."""
+    """Whole replies, which cost the ends the least, for as many callers as fill every worker."""
     with _ends_on(CORES, upstream):
-        return await _in_turns(relay, WORKERS_CALLERS, seconds, Asked(WORKERS_CHUNKS))
+        return await _in_turns(relay, WORKERS_CALLERS, seconds, _WHOLE, stream=False)
 
 
 async def idle(relay: Relay, upstream: Upstream, seconds: float) -> Taken:

@@ -89,7 +89,8 @@ def loopguard(
             "LOOPGUARD_UPSTREAM__BASE_URL": f"http://127.0.0.1:{upstream_port}/v1",
             "LOOPGUARD_LEDGER__URL": f"sqlite:///{folder}/ledger.db",
         }
-        with started(command, port, cores, **environment) as pid:
+        # Operators are served last, once every worker is there.
+        with started(command, admin_port, cores, **environment) as pid:
             headers = {"X-Loopguard-Relay": relay}
             yield Relay(name, port, pid, headers, admin_port, rss_bytes(pid))
 

@@ -1,4 +1,7 @@
-"""The tables of one run or several, in Markdown: `python -m tests.benchmarks.report FILE...`."""
+"""The tables of one run or several, in Markdown.
+
+python -m tests.benchmarks.report [--undisturbed] FILE ...
+"""
 
 import argparse
 from collections.abc import Iterable, Iterator
@@ -7,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.benchmarks.figures import Figures
+from tests.benchmarks.figures import OTHERS_SHARE, Figures
 from tests.benchmarks.loads import (
     BULK_CHUNKS,
     BULK_STREAMS,
@@ -29,10 +32,12 @@ from tests.benchmarks.loads import (
     WHOLE_CALLERS,
     WHOLE_CHARS,
     WORKERS_CALLERS,
-    WORKERS_CHUNKS,
 )
 from tests.benchmarks.relays import STARTERS
 from tests.benchmarks.upstream import DELTA_CHARS
+
+ENDS_SHARE = 0.8
+"""Of a core; callers and upstream that are busier may be what is measured."""
 
 US, MS, COUNT = 1e6, 1e3, 1.0
 MIB = 1 / 2**20
@@ -139,10 +144,10 @@ TABLES = {
         Column("held, MiB", "thousand", "held_bytes", MIB),
         Column("most, while they leave, MiB", "thousand", "most_bytes", MIB),
     ],
-    f"Workers: {WORKERS_CALLERS} callers in turns, replies of {WORKERS_CHUNKS} chunks": [
-        Column("chunks/s", "workers", "chunks_per_s"),
-        *compared("workers", "chunks_per_s", "1 worker"),
-        Column("us/request", "workers", "request_s", US),
+    f"Workers: whole replies of {WHOLE_CHARS:,} characters, {WORKERS_CALLERS} callers in turns": [
+        Column("requests/s", "workers", "requests_per_s"),
+        *compared("workers", "requests_per_s", "1 worker"),
+        Column("ms/request", "workers", "request_s", MS),
         Column("ends, cores", "workers", "ends_share"),
     ],
 }
@@ -187,9 +192,9 @@ WANTED = [
         "MiB",
     ),
     Wanted(
-        "2 workers, chunks/s beside 1",
+        "2 workers, requests/s beside 1",
         1.7,
-        *compared("workers", "chunks_per_s", "1 worker"),
+        *compared("workers", "requests_per_s", "1 worker"),
         "2 workers",
         least=True,
     ),
@@ -305,6 +310,23 @@ def aims(figures: Figures) -> Iterator[str]:
         yield from table(["figure", "wanted", "seen", "met"], rows)
 
 
+def too_busy(figures: Figures) -> list[str]:
+    """Words about the loads that something else than the relay may have decided."""
+    said = {
+        "ends_share": (ENDS_SHARE, "callers and upstream"),
+        "others_share": (OTHERS_SHARE, "programs that are not of the benchmark"),
+    }
+    most: dict[tuple[str, str, str], float] = {}
+    for taken in figures.samples:
+        if taken.figure in said and taken.value > said[taken.figure][0]:
+            key = taken[1:4]
+            most[key] = max(most.get(key, 0), taken.value)
+    return [
+        f"Load {load} on {relay}: {said[figure][1]} used {share:.0%} of a core."
+        for (load, relay, figure), share in most.items()
+    ]
+
+
 def report(figures: Figures) -> str:
     """All of it. Figures are medians of the rounds, with the least and the most of them."""
     rounds = {
@@ -312,16 +334,26 @@ def report(figures: Figures) -> str:
         for load in LOADS
     }
     counted = ", ".join(f"{load} {number}" for load, number in rounds.items() if number)
-    lines = [f"* {line}" for line in (*figures.machine, *figures.notes, f"Rounds: {counted}")]
+    lines = [f"* {line}" for line in (*figures.machine, f"Rounds: {counted}", *figures.notes)]
+    lines += [f"* {line}" for line in too_busy(figures)]
     lines += [*measured(figures), *growth_with_length(figures), *aims(figures)]
     return "\n".join(lines)
 
 
 def main() -> None:
     """Print the tables of saved runs."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.report", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.report", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    print(report(Figures.joined(parser.parse_args().files)))
+    parser.add_argument(
+        "--undisturbed",
+        action="store_true",
+        help="without what was measured while other programs were busy",
+    )
+    asked = parser.parse_args()
+    figures = Figures.joined(asked.files)
+    print(report(figures.undisturbed() if asked.undisturbed else figures))
 
 
 if __name__ == "__main__":

@@ -49,6 +49,17 @@ def test_rounds_of_several_runs_follow_one_another(tmp_path: Path) -> None:
     assert joined.notes == ["first", "second"]
 
 
+def test_what_was_measured_on_a_busy_machine_can_be_left_out() -> None:
+    """Undisturbed figures lack those of a round, load and relay that met other programs."""
+    quiet, busy = one(0, "live", 6), one(1, "live", 9)
+    shares = [
+        taken._replace(figure="others_share", value=at) for taken, at in ((quiet, 0.1), (busy, 1))
+    ]
+    kept = Figures(samples=[quiet, busy, *shares]).undisturbed()
+    assert kept.values("paced", "live", "chunk_s") == {0: 6}
+    assert kept.notes == ["Left out: 1 of 2 measurements, since the machine was busy"]
+
+
 @pytest.mark.parametrize(("share", "value"), [(0.5, 2), (0.75, 3), (0.99, 4), (0, 1)])
 def test_a_percentile_is_a_value_that_was_seen(share: float, value: float) -> None:
     """A percentile is the least value that so large a share does not exceed."""

@@ -112,7 +112,12 @@ class Script:
         """A chunk that says when it was made."""
         return self._stamped % time.monotonic_ns()
 
-    @lru_cache(maxsize=8)  # noqa: B019  a script lives as long as the process
+    @lru_cache(maxsize=2 * FIRST_CHUNKS // _BULK_WRITE_FRAMES)  # noqa: B019  lives for ever
+    def joined(self, start: int, end: int) -> bytes:
+        """Chunks in one piece."""
+        return b"".join(self.content[start:end])
+
+    @lru_cache(maxsize=8)  # noqa: B019  the same
     def whole(self, chunks: int) -> bytes:
         """The response to a request for no stream."""
         return _json(_reply(self.text[: chunks * DELTA_CHARS]).whole())
@@ -233,7 +238,7 @@ class Endpoint(asyncio.Protocol):
     def _send_many(self) -> None:
         while not self._paused and self._asked is not None:
             until = min(self._sent + _BULK_WRITE_FRAMES, self._chunks)
-            self._transport.write(b"".join(self._script.content[self._sent : until]))
+            self._transport.write(self._script.joined(self._sent, until))
             self._replies.sent += until - self._sent
             self._sent = until
             if until == self._chunks:
