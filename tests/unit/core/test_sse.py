@@ -55,6 +55,17 @@ def test_byte_by_byte(end: bytes) -> None:
     assert arrived == blocks(stream)
 
 
+@pytest.mark.parametrize("line_feeds", range(2, 8))
+def test_line_feeds_between(line_feeds: int) -> None:
+    """Any number of line feeds between two events is cut as it is byte by byte."""
+    stream = b"data: one" + b"\n" * line_feeds + b"data: two\n\n"
+    decoder = sse.Decoder(1000)
+    first = decoder.feed(stream[: -len(b"data: two\n\n")])
+    assert first + decoder.feed(b"data: two\n\n") == blocks(stream)
+    decoder = sse.Decoder(1000)
+    assert [block for byte in stream for block in decoder.feed(bytes([byte]))] == blocks(stream)
+
+
 @pytest.mark.parametrize("size", [1, 7, 5000])
 def test_endless_event_is_refused(size: int) -> None:
     """An event that does not end within the bound is refused, however it comes."""

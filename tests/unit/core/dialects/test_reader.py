@@ -79,6 +79,13 @@ def test_a_long_run_is_read_in_parts() -> None:
     assert "".join(run.text for run in runs) == "".join(map(str, range(5000)))
 
 
+def test_a_long_event_is_read_by_the_parser() -> None:
+    """An event that is longer than one look for a run is read by itself."""
+    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    read(reader, event("a"), event("b"))
+    assert read(reader, event("c" * 20_000) + event("d")) == ["c" * 20_000, "run: d"]
+
+
 def test_another_frame_is_read_by_the_parser() -> None:
     """An event of another frame is read whole, and the known frame is forgotten."""
     parser = CountingParser()

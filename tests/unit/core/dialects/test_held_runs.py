@@ -1,0 +1,38 @@
+"""Replies that are held by their runs."""
+
+import json
+
+import pytest
+
+from loopguard.core import sse
+from loopguard.core.dialects import chat
+from loopguard.core.events import Run
+
+
+def event(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    chunk = {"id": "gen-1", "object": "chat.completion.chunk", "choices": [choice]}
+    return sse.encode(json.dumps(chunk).encode())
+
+
+def held(*events: bytes) -> chat.Held:
+    parser, reply = chat.Parser(), chat.Held()
+    for raw in events:
+        (block,) = sse.Decoder(len(raw)).feed(raw)
+        reply.add(block, parser.parse(block.data or b""))
+    return reply
+
+
+@pytest.mark.parametrize("first", [event("a"), event("a", "stop")], ids=["a text", "a finish"])
+@pytest.mark.parametrize("texts", [["b"], ["b", '"\n'], ["b" * 5000, "c"], ["é" * 3000]], ids=len)
+def test_a_run_is_held_as_its_events_are(first: bytes, texts: list[str]) -> None:
+    """A run is held as its events would be, in no more room, whatever comes before and after it."""
+    events = [event(text) for text in texts]
+    by_events = held(first, *events, event("", "stop"))
+    by_run = held(first)
+    by_run.extend(Run(b"".join(events), "".join(texts), 0))
+    after = event("", "stop")
+    (block,) = sse.Decoder(len(after)).feed(after)
+    by_run.add(block, chat.Parser().parse(block.data or b""))
+    assert by_run.whole() == by_events.whole()
+    assert by_run.size_bytes <= by_events.size_bytes
