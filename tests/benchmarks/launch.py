@@ -14,7 +14,7 @@ LOAD_CORE, RELAY_CORE = CORES[0], CORES[-1]
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _CPU_CLOCK = 2  # CPUCLOCK_SCHED of clock_getcpuclockid(3)
-_START_TIMEOUT_S = 90  # LiteLLM imports for half a minute where nothing is cached
+START_TIMEOUT_S = 90  # LiteLLM imports for half a minute where nothing is cached
 _FAREWELL_S = 5
 
 
@@ -60,7 +60,7 @@ def started(
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int) -> None:
-    ends_at = time.monotonic() + _START_TIMEOUT_S
+    ends_at = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < ends_at:
         if process.poll() is not None:
             raise StartError(f"{process.args[3]} ended with status {process.returncode}")  # type: ignore[index]  # a list

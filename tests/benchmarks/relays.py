@@ -4,6 +4,8 @@ import json
 import secrets
 import shutil
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,14 @@ from string import Template
 from tempfile import TemporaryDirectory
 
 from tests.benchmarks.install import LITELLM, PORTKEY
-from tests.benchmarks.launch import CORES, RELAY_CORE, free_port, rss_bytes, started
+from tests.benchmarks.launch import (
+    CORES,
+    RELAY_CORE,
+    START_TIMEOUT_S,
+    free_port,
+    rss_bytes,
+    started,
+)
 
 CONFIGURATION = Path(__file__).parent / "configuration"
 
@@ -75,13 +84,13 @@ def loopguard(
     *,
     relay: str = "live",
     module: Iterable[str] = ("loopguard",),
-    arguments: Iterable[str] = (),
+    workers: int = 1,
     cores: Iterable[int] = (RELAY_CORE,),
     **environment: str,
 ) -> Iterator[Relay]:
     """`loopguard serve` as it is shipped, but for what the environment says."""
     port, admin_port = free_port(), free_port()
-    command = [sys.executable, "-m", *module, "serve", *arguments]
+    command = [sys.executable, "-m", *module, "serve", "--workers", str(workers)]
     with TemporaryDirectory() as folder:
         environment |= {
             "LOOPGUARD_SERVER__PORT": str(port),
@@ -89,10 +98,18 @@ def loopguard(
             "LOOPGUARD_UPSTREAM__BASE_URL": f"http://127.0.0.1:{upstream_port}/v1",
             "LOOPGUARD_LEDGER__URL": f"sqlite:///{folder}/ledger.db",
         }
-        # Operators are served last, once every worker is there.
         with started(command, admin_port, cores, **environment) as pid:
+            _wait_for_workers(admin_port, workers)
             headers = {"X-Loopguard-Relay": relay}
             yield Relay(name, port, pid, headers, admin_port, rss_bytes(pid))
+
+
+def _wait_for_workers(admin_port: int, workers: int) -> None:
+    """Return once all of them serve; operators are served before."""
+    serving = f"\nloopguard_workers {workers}.0\n".encode()
+    page = f"http://127.0.0.1:{admin_port}/metrics"
+    while serving not in urllib.request.urlopen(page, timeout=START_TIMEOUT_S).read():
+        time.sleep(0.05)
 
 
 @contextmanager
@@ -166,5 +183,5 @@ STARTERS: Mapping[str, Starter] = {
     "portkey": _portkey,
     "litellm": _litellm,
     "1 worker": partial(loopguard, cores=CORES),
-    "2 workers": partial(loopguard, cores=CORES, arguments=("--workers", "2")),
+    "2 workers": partial(loopguard, cores=CORES, workers=2),
 }
