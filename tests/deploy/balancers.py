@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import socket
 import tempfile
@@ -24,10 +25,16 @@ Balancer = Callable[[Sequence[Replica]], AbstractAsyncContextManager[int]]
 
 
 def free_port() -> int:
-    """A port of loopback that was free just now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    """A port of loopback that was free just now, and that the system gives to no connection.
+
+    Or it would be gone, now and then, while whoever had it restarts.
+    """
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(given.read_text().split()[0]) if given.exists() else 32_768
+    while True:
+        port = random.randrange(10_000, first)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def installed(command: str) -> bool:
