@@ -5,6 +5,7 @@ half of its pair in each delta. orjson refuses both halves, ``json`` reads and w
 """
 
 import json
+import math
 from typing import Any
 
 import orjson
@@ -14,8 +15,12 @@ import orjson
 _MAX_NESTING = 240
 
 
-def loads(text: bytes) -> Any:
+def loads(text: bytes, *, to_write: bool = False) -> Any:
     """Parse one JSON text.
+
+    Args:
+        text: in UTF-8.
+        to_write: whether it is written again, which numbers beyond 64-bit floats do not survive.
 
     Raises:
         ValueError: ``text`` is not JSON, or is nested too deeply to be written again.
@@ -25,13 +30,24 @@ def loads(text: bytes) -> Any:
     except orjson.JSONDecodeError:
         try:
             # Given bytes it would guess at UTF-16 and others, which an upstream reads otherwise.
-            value = json.loads(text.decode("utf-8", "surrogatepass"))
+            value = json.loads(
+                text.decode("utf-8", "surrogatepass"),
+                parse_float=_finite if to_write else None,
+                parse_constant=_finite if to_write else None,
+            )
         except RecursionError:
             raise ValueError("nested too deeply") from None
     # What is deep has as many brackets that open and as many that close.
     if len(text) > 2 * _MAX_NESTING and text.count(b"[") + text.count(b"{") > _MAX_NESTING:
         _refuse_deep(value)
     return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number that is not finite")
+    return number
 
 
 def _refuse_deep(value: object) -> None:

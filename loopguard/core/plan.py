@@ -84,9 +84,9 @@ def read_object(body: bytes) -> dict[str, Any]:
         InvalidRequest: the body is not one JSON object.
     """
     try:
-        request = json_text.loads(body)
+        request = json_text.loads(body, to_write=True)
     except ValueError:
-        raise InvalidRequest("the request body is not JSON") from None
+        raise InvalidRequest("the request body is not JSON, or has a number too large") from None
     if not isinstance(request, dict):
         raise InvalidRequest("the request body is not a JSON object")
     return request

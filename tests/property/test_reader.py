@@ -60,7 +60,7 @@ FRAMES: dict[Dialect, list[bytes]] = {
         b'{"type":"response.output_text.delta","output_index":1,"delta":"TEXT"}',
         b'{"type":"response.output_text.done","output_index":0,"text":"TEXT"}',
         b'{"type":"response.reasoning_text.delta","output_index":0,"delta":"TEXT"}',
-        b'{"type":"response.output_text.delta","x":{"delta":"TEXT"},"delta":"a"}',
+        b'{"type":"response.output_text.delta","output_index":0,"x":{"delta":"TEXT"},"delta":"a"}',
     ],
 }
 OPENINGS: dict[Dialect, list[bytes]] = {

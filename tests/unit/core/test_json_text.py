@@ -41,6 +41,14 @@ def test_much_that_is_not_deep_is_read() -> None:
     assert json_text.loads(b"[" + b"[[], 7]," * 500 + b"[]]") == [*[[[], 7]] * 500, []]
 
 
+@pytest.mark.parametrize("text", [b"1e999", b"[-1e400, 1]", b"NaN", b'{"a":-Infinity}'])
+def test_what_is_written_again_is_finite(text: bytes) -> None:
+    """A number that would be written as null is read, but not for writing it."""
+    assert json_text.loads(text) is not None
+    with pytest.raises(ValueError, match="not finite"):
+        json_text.loads(text, to_write=True)
+
+
 def test_what_is_no_json_value_is_refused() -> None:
     """A value that JSON has no form for raises TypeError."""
     with pytest.raises(TypeError):
