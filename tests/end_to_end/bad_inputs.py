@@ -42,9 +42,10 @@ def ask(
     method: str = "POST",
     length: str | None = "",
     token: str | None = TOKEN,
+    host: str = "localhost",
 ) -> bytes:
     """A request that is well-formed but for what it is given; a length of None is not announced."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close", *headers]
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close", *headers]
     if token is not None:
         lines.append(f"Authorization: Bearer {token}")
     if length is not None:
@@ -424,6 +425,13 @@ def operators() -> Iterator[tuple[str, bytes, int]]:
         ),
     ):
         yield f"{method} {path}", ask(b"", path=path, method=method, token=None), status
+    for path in ("/runs/pl4nted/close", "/config/reload"):
+        for host in ("elsewhere.example", "x", "", "127.0.0.1.elsewhere.example", "localhost.x"):
+            sent = ask(b"", path=path, token=None, host=host)
+            yield f"POST {path}, as {host}", sent, 421
+        for origin in ("https://elsewhere.example", "null", "http://localhost:1", "x"):
+            sent = ask(b"", f"Origin: {origin}", path=path, token=None)
+            yield f"POST {path}, for a page of {origin}", sent, 403
     for target in ("x:443", "/metrics"):
         yield f"CONNECT {target}", ask(b"", path=target, method="CONNECT", token=None), 404
     rest = b"\r\nHost: x\r\nConnection: close\r\n"
