@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterable
+from io import BytesIO
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from urllib.request import getproxies, proxy_bypass
@@ -139,7 +140,7 @@ class Upstream:
                 method,
                 URL(self._base_url + path, encoded=True),
                 headers=crossed,
-                data=body,
+                data=BytesIO(body) if isinstance(body, bytes) else body,  # written piece by piece
                 allow_redirects=False,  # the key goes to the operator's host alone
                 auto_decompress=not verbatim_body,
             )

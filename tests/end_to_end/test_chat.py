@@ -1,6 +1,7 @@
 """The real openai client behind loopguard, in front of an endpoint that loops."""
 
 import asyncio
+import json
 from typing import Any
 
 import aiohttp
@@ -92,3 +93,14 @@ async def test_connection_is_used_again(guarded: Guard) -> None:
         await ask_whole(ours)
         assert len(ours.fake.attempts) == 2
         assert len(ours.fake.connections) == 1
+
+
+async def test_large_request_is_sent_as_it_is(guarded: Guard) -> None:
+    """A request of some megabytes, as one with pictures is, is sent whole, in each attempt."""
+    message = {"role": "user", "content": "picture " * 500_000}
+    async with guarded([loop(), GOOD]) as ours, ours.client() as client:
+        reply = await client.chat.completions.create(model="m/x", messages=[message])
+        assert reply.choices[0].message.content == "The good answer."
+        first, second = (json.loads(attempt.body) for attempt in ours.fake.attempts)
+        assert first == second
+        assert first["messages"] == [message]
