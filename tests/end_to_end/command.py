@@ -97,6 +97,11 @@ class Command:
         pages = Path(f"/proc/{self._running.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    def address_bytes(self) -> int:
+        """What it has of address space."""
+        pages = Path(f"/proc/{self._running.pid}/statm").read_text().split()[0]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
     def peak_memory_bytes(self) -> int:
         """The most that it has had resident."""
         status = Path(f"/proc/{self._running.pid}/status").read_text()

@@ -45,6 +45,11 @@ class Connection:
         self.open = False
         self._writer.close()
 
+    def widen(self, buffer_bytes: int) -> None:
+        """Let the socket take more at once than `SEND_BUFFER_BYTES`."""
+        peer = self._writer.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+
     @property
     def untaken_bytes(self) -> int:
         """What was written and has not reached the other side's machine yet."""

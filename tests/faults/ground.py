@@ -157,9 +157,11 @@ class Ground:
         await self.nothing_left(name)
         return got, recorded
 
-    async def got_of(self, script: Sequence[Answer], mode: str) -> str:
+    async def got_of(
+        self, script: Sequence[Answer], mode: str, more: Mapping[str, Any] | None = None
+    ) -> str:
         """Ask, read to the end and say what came."""
-        async with self.calling(script, mode) as (caller, name):
+        async with self.calling(script, mode, more=more) as (caller, name):
             return await self.got(caller, mode, name)
 
     async def got(
@@ -260,7 +262,7 @@ class Ground:
                 series = await metrics(self.command.admin)
                 if not any(series[gauge] for gauge in GAUGES):
                     return series
-                await asyncio.sleep(0.02)  # a connection that ended well is given 0.3 s
+                await asyncio.sleep(0.2)  # a connection that ended well is given 0.3 s
 
 
 AT_REST: Seen = ("no exchange, upstream, byte or file too many", "the metrics as the log")

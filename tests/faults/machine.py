@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import os
 import resource
-from collections.abc import AsyncIterator, Callable, Iterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TypeVar
 from loopguard.billing.database import Database
 from loopguard.billing.figures import read_entries
 from tests.end_to_end.raw_caller import connected, metrics
-from tests.fake_openrouter import close, head, loop, stall
+from tests.fake_openrouter import close, head, loop, stall, wait
 from tests.faults.fault import Fault, Try
 from tests.faults.ground import CHAT, GOOD, Ground, Reading, Seen, ground, parts, until
 from tests.postgres import binaries, postgres
@@ -52,7 +53,7 @@ async def caught_up(here: Ground) -> None:
     """Wait until the ledger holds all that was recorded."""
     async with asyncio.timeout(30):
         while await backlog(here):  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
 
 
 async def entries(url: str) -> list[str]:
@@ -256,6 +257,95 @@ async def name_unknown(folder: Path) -> Seen:
         return f"{unknown}; later {known}", f"{recorded}; later {await here.recorded(name)}"
 
 
+async def worker_killed(folder: Path) -> Seen:
+    """Kill one of two workers while each of them streams the second attempts of some exchanges."""
+    async with ground(folder, server__workers="2") as here, contextlib.AsyncExitStack() as stack:
+        gate = asyncio.Event()
+        good = parts(CHAT, "live", Reading())
+        script = [[head(), close], [head(), *good.begun, wait(gate), *good.rest]]
+        running = [
+            await stack.enter_async_context(here.calling(script, "live")) for _ in range(2 * ASKED)
+        ]
+        for caller, _ in running:
+            await caller.until(b"The good")
+        first, _ = await here.command.workers(2)
+        os.kill(first, signal.SIGKILL)
+        await here.command.workers(3)
+        gate.set()
+        got = {await here.got(caller, "live", name) for caller, name in running}
+        entries = {here.entries(name)[1] for _, name in running}
+        await here.next_works()
+        return " or ".join(sorted(got)), f"broken ({' or '.join(entries)}) of each"
+
+
+ROOM_BYTES = 40_000_000
+NOTE = "x" * 30_000_000
+"""A body of this size is within the shipped limit, and is there twice while it is put together."""
+
+
+async def memory_short(folder: Path) -> Seen:
+    """Leave the process less memory than a request's body takes, and give it back."""
+    async with ground(folder) as here:
+        await here.next_works()
+        room = here.command.address_bytes() + ROOM_BYTES
+        with limited(here.command.pid, resource.RLIMIT_AS, room):
+            got = {await here.got_of([GOOD], "held", {"note": NOTE}) for _ in range(ASKED)}
+        await here.next_works()
+        return " or ".join(got), "no exchange"
+
+
+@asynccontextmanager
+async def standing(
+    folder: Path, answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+) -> AsyncIterator[Ground]:
+    """loopguard in front of a server that treats each connection as it pleases."""
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/api/v1"
+        async with ground(folder, upstream__base_url=base_url, retry__max_attempts="2") as here:
+            yield here
+
+
+async def closed_at_once(folder: Path) -> Seen:
+    """Take each connection and close it."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with standing(folder, answer) as here, here.calling([GOOD], "held") as (caller, name):
+        return await here.got(caller, "held", name), await here.recorded(name)
+
+
+async def answered_early(folder: Path) -> Seen:
+    """Refuse a large request when its head has come, and read no more of it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"error":{"code":413,"message":"too large"}}'
+        lines = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(b"HTTP/1.1 413 \r\nContent-Type: application/json\r\n" + lines + body)
+        await writer.drain()
+        writer.close()
+
+    async with (
+        standing(folder, answer) as here,
+        here.calling([GOOD], "held", more={"note": NOTE}) as (caller, name),
+    ):
+        return await here.got(caller, "held", name), await here.recorded(name)
+
+
+async def broken_off_unguarded(folder: Path) -> Seen:
+    """Break off the answer to a request that is passed through."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + bytes(500))
+        writer.close()
+
+    async with standing(folder, answer) as here, connected(here.command.port) as caller:
+        await caller.send(method="GET", path="/v1/models")
+        return await here.got(caller, "held", ""), "no exchange"
+
+
 async def killed(folder: Path) -> Seen:
     """Kill the process between two attempts, and start another one on its ledger."""
     async with (
@@ -319,6 +409,31 @@ MACHINE = [
     ),
     machine(
         "the file descriptors run out while replies stream", files_run_out, "the reply", "completed"
+    ),
+    machine(
+        "one of two workers is killed while both stream",
+        worker_killed,
+        "cut off or the reply, attempt 2",
+        "broken (owed) of each",
+    ),
+    machine("there is no memory for a request", memory_short, "500 server", "no exchange"),
+    machine(
+        "the upstream closes each connection at once",
+        closed_at_once,
+        "502 upstream_unusable",
+        "broken (no_id), broken (no_id)",
+    ),
+    machine(
+        "the upstream refuses 30 MB before it has read them",
+        answered_early,
+        "413 the upstream's own error",
+        "refused",
+    ),
+    machine(
+        "the upstream breaks off an answer that is passed through",
+        broken_off_unguarded,
+        "cut off",
+        "no exchange",
     ),
     machine("the process is killed between two attempts", killed, "closed", "looped (owed)"),
     machine("nobody reads the log", reader_gone, REPLY, "looped (owed)"),
