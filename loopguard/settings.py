@@ -880,7 +880,7 @@ def _exposures(server: Server, upstream: Upstream) -> Iterable[str]:
         )
     if not _is_loopback(server.admin_host):
         yield (
-            "server.admin_host: metrics and runs are shown to everyone who reaches "
+            "server.admin_host: metrics, runs and the console are shown to everyone who reaches "
             f"{server.admin_host}"
         )
 

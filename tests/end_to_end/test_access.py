@@ -1,5 +1,6 @@
 """Who may ask, with which key, and what is written of it: nothing."""
 
+import hmac
 import json
 from typing import Any
 
@@ -98,6 +99,24 @@ async def test_anyone_else_is_refused(guarded: Guard, headers: dict[str, str], p
         assert "t0ken" not in caller.body.decode()
         assert ours.fake.requests == []
         assert (await ask(ours, headers=bearer("t0ken-a"))).status == 200
+
+
+@pytest.mark.parametrize("token", ["t0ken-a", "t0ken-b", "t0ken-c", "", "t0ken-\u00e9"])
+async def test_time_tells_nothing_of_a_token(
+    guarded: Guard, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """Whatever is presented is compared with every token, each by a comparison of constant time."""
+    compared: list[bytes] = []
+    compare = hmac.compare_digest
+
+    def noted(presented: bytes, known: bytes) -> bool:
+        compared.append(known)
+        return compare(presented, known)
+
+    async with guarded([GOOD], **KEYS) as ours:
+        monkeypatch.setattr(hmac, "compare_digest", noted)
+        await ask(ours, headers=bearer(token))
+        assert compared == [b"t0ken-a", b"t0ken-b"]
 
 
 async def test_token_of_bytes_that_are_no_text_is_refused(guarded: Guard) -> None:

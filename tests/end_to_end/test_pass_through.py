@@ -15,10 +15,11 @@ import openai
 import pytest
 
 from loopguard.app import Loopguard
+from loopguard.proxy import passthrough
 from loopguard.settings import load
 from tests.end_to_end.conftest import ENVIRONMENT, Guard, Guarded
 from tests.end_to_end.raw_caller import CHAT, REQUEST, ask, calling, connected, metrics
-from tests.fake_openrouter import FakeOpenRouter, Reply, Step, close, raw
+from tests.fake_openrouter import FakeOpenRouter, Reply, Step, close, head, raw
 
 GOOD = Reply("The good answer.")
 
@@ -208,6 +209,20 @@ async def test_upstream_that_breaks_off(guarded: Guard) -> None:
                 await caller.whole()
         series = await metrics(ours.admin)
         assert series["loopguard_open_upstreams"] == 0
+
+
+async def test_caller_who_takes_nothing_is_given_up(
+    guarded: Guard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller who reads nothing of an answer that is passed on keeps the upstream for a while."""
+    monkeypatch.setattr(passthrough, "_TAKING_S", 0.2)
+    async with guarded([]) as ours:
+        answer(ours.fake, head(), *[b"x" * 1_000_000] * 30)
+        async with calling(ours, b"x", path="/v1/echo") as caller:
+            caller._writer.transport.pause_reading()
+            await ours.fake.until(lambda: bool(ours.fake.requests))
+            await ours.fake.requests[0].left()
+        assert (await metrics(ours.admin))["loopguard_open_upstreams"] == 0
 
 
 PROFILES = """

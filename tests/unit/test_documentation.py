@@ -101,9 +101,26 @@ def test_example_refusal(tmp_path):
     assert refused.value.faults == (shown,)
 
 
+def test_threats_have_their_tests():
+    """Every threat names a test, and every test that is named is there."""
+    text = (ROOT / "docs" / "threat-model.md").read_text("utf-8")
+    _, _, threats = text.partition("## Threats")
+    rows = [line for line in threats.partition("## What was tried")[0].splitlines() if "|" in line]
+    threats_told = [row for row in rows if not row.startswith(("| threat |", "|---"))]
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", text)
+
+    assert len(threats_told) > 40
+    assert [row for row in threats_told if "::test_" not in row] == []
+    assert [
+        (path, test)
+        for path, test in named
+        if not re.search(rf"^(async )?def {test}\(", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+    ] == []
+
+
 def test_links():
     """A link from one document to another, or to a file, leads to something that is there."""
-    documents = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     links = {
         (document.parent / target).resolve()
         for document in documents
