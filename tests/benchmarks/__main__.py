@@ -1,7 +1,7 @@
 """What loopguard costs, beside a passthrough that watches nothing and beside other proxies.
 
     python -m tests.benchmarks [--rounds 5] [--seconds 4] [--only LOAD ...] [--relays RELAY ...]
-                               [--save FILE]
+                               [--tries 1] [--save FILE]
     python -m tests.benchmarks.report FILE ...
 
 All relays stand before one upstream. In every round each of them gets the same loads, one after the
@@ -20,9 +20,9 @@ from pathlib import Path
 import uvloop
 
 from tests.benchmarks.callers import CallFailed, call_spread, ended
-from tests.benchmarks.figures import Figures, Sample
+from tests.benchmarks.figures import OTHERS_SHARE, Figures, Sample
 from tests.benchmarks.launch import LOAD_CORE, StartError, cpu_s, free_port, machine_cpu_s, started
-from tests.benchmarks.loads import LOADS, Upstream
+from tests.benchmarks.loads import LOADS, Load, Upstream
 from tests.benchmarks.machine import described
 from tests.benchmarks.relays import STARTERS, AbsentError, Relay
 from tests.benchmarks.report import report
@@ -50,6 +50,22 @@ class Watched:
         return {"ends_share": ends_s / wall_s, "others_share": others_s / wall_s}
 
 
+async def measured(
+    load: Load, relay: Relay, upstream: Upstream, asked: argparse.Namespace
+) -> dict[str, float]:
+    """The figures of one load on one relay: the last try's, the first that nobody disturbed.
+
+    Raises:
+        CallFailed: the relay did not deliver.
+    """
+    for _ in range(asked.tries):
+        watched = Watched(upstream)
+        taken = await load(relay, upstream, asked.seconds) | watched.shares()
+        if taken["others_share"] <= OTHERS_SHARE:
+            break
+    return taken
+
+
 async def run(
     relays: list[Relay], upstream: Upstream, asked: argparse.Namespace, figures: Figures
 ) -> None:
@@ -62,13 +78,11 @@ async def run(
             load, loaded = LOADS[name]
             turns = [relay for relay in relays if relay.name in loaded]
             for relay in turns if number % 2 else reversed(turns):
-                watched = Watched(upstream)
                 try:
-                    taken = await load(relay, upstream, asked.seconds)
+                    taken = await measured(load, relay, upstream, asked)
                 except CallFailed as failure:
                     figures.notes.append(f"Load {name} on {relay.name} failed: {failure}.")
                     continue
-                taken |= watched.shares()
                 figures.samples += [
                     Sample(number, name, relay.name, figure, value)
                     for figure, value in taken.items()
@@ -111,6 +125,14 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4, help="length of a load that has one")
+    parser.add_argument(
+        "--tries",
+        type=int,
+        default=1,
+        choices=range(1, 10),
+        metavar="N",
+        help="of what other programs on the machine disturbed",
+    )
     parser.add_argument("--only", nargs="+", default=list(LOADS), choices=LOADS, metavar="LOAD")
     parser.add_argument(
         "--relays", nargs="+", default=list(STARTERS), choices=STARTERS, metavar="RELAY"
