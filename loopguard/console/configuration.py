@@ -120,7 +120,7 @@ class Configuration:
         return {
             "version": _version(text),
             "place": None if self._path is None else str(self._path),
-            "writable": False,
+            "writable": self.writable,
             "retry": read.retry,
             "profiles": read.profiles,
             "variables": [

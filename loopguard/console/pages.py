@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from aiohttp import BodyPartReader, hdrs, web
 
 from loopguard.console import trial
-from loopguard.console.configuration import Configuration, read_changes, told
+from loopguard.console.configuration import Configuration, FileChanged, read_changes, told
 from loopguard.console.now import Now
 from loopguard.console.thrown_away import ThrownAway
 from loopguard.proxy import access
@@ -58,7 +58,8 @@ class Console:
         now: the exchanges in flight.
         thrown_away: what the ledger says.
         configuration: the operator's file.
-        in_use: says where the listener listens, and what a change must present.
+        in_use: says where the listener listens and what a change must present, and reads the file
+            again once it is written.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Console:
         self._configuration = configuration
         self._in_use = in_use
         self._trying = asyncio.Lock()
+        self._applying = asyncio.Lock()
 
     def application(self) -> web.Application:
         """The routes, to be mounted at ``/console``."""
@@ -88,6 +90,7 @@ class Console:
         router.add_get("/configuration", self._show_configuration)
         router.add_post("/configuration/judge", self._judge)
         router.add_post("/configuration/try", self._try)
+        router.add_post("/configuration/apply", self._apply)
         router.add_get("/{part}", _show_part)
         return application
 
@@ -156,6 +159,29 @@ class Console:
                 return web.json_response(await trial.judged(reply, name, profile.detection))
         except trial.TrialFailed as failed:
             return _refusal(422, str(failed))
+
+    async def _apply(self, request: web.Request) -> web.Response:
+        """Write a draft into the file, and serve what comes from now on by it."""
+        token = self._in_use.admin_token
+        if not access.may_change(request, token):
+            if token is None:
+                return _refusal(403, "changes come from this machine, or set server.admin_token")
+            return _refusal(401, "changes present server.admin_token as the bearer token")
+        asked = await _object(request)
+        changes, version = read_changes(asked.get("changes")), str(asked.get("version"))
+        async with self._applying:
+            try:
+                kept = await asyncio.to_thread(self._configuration.write, changes, version)
+            except FileChanged:
+                return _refusal(409, "the file has been changed meanwhile; undo all reads it again")
+            except OSError as error:
+                return _refusal(409, f"the file cannot be written: {error.strerror or error}")
+            _log.info("the configuration was changed in the console; the old one is %s", kept)
+            reloaded = await self._in_use.reload()
+        if reloaded.faults:
+            raise ConfigurationError(reloaded.faults)
+        form = self._configuration.form() | {"warnings": reloaded.warnings}
+        return web.json_response({"kept": str(kept), **form})
 
 
 async def _protect(_: web.Request, response: web.StreamResponse) -> None:

@@ -70,6 +70,8 @@ def views(browser: Browser, ours: Operated, width: int, scheme: str) -> Iterator
     begin(browser, ours, width, "thrown-away")
     browser.until(lambda: browser.all("#trips pre") and browser.all("#models td"))
     yield fitting(browser, width, "thrown-away")
+    if width == NARROW:
+        yield further_down(browser, "#trips", "trips")
     begin(browser, ours, width, "runs")
     browser.until(lambda: browser.all("#ledger-tiles div"))
     browser.fill("#look-up input", "nightly-42")
@@ -87,6 +89,8 @@ def views(browser: Browser, ours: Operated, width: int, scheme: str) -> Iterator
     browser.until(lambda: browser.all("#trial-replies figure"))
     browser.until(lambda: "It would be launched." in browser.text("#draft"))
     yield fitting(browser, width, "configuration")
+    if width == NARROW:
+        yield further_down(browser, "#try", "try")
 
 
 def begin(browser: Browser, ours: Operated, width: int, view: str) -> None:
@@ -99,6 +103,14 @@ def fitting(browser: Browser, width: int, name: str) -> str:
     """Make the page as high as it is long, within reason, and let it settle."""
     long = browser.run("return document.documentElement.scrollHeight")
     browser.size(width, min(int(long), 1500 if width == WIDE else 2400))
+    time.sleep(0.5)
+    return name
+
+
+def further_down(browser: Browser, selector: str, name: str) -> str:
+    """Scroll to what is below the first screens of a phone."""
+    browser.size(NARROW, 1300)
+    browser.run("document.querySelector(arguments[0]).scrollIntoView()", selector)
     time.sleep(0.5)
     return name
 

@@ -127,13 +127,15 @@ def test_a_name_of_elsewhere_is_refused(ours: Operated) -> None:
 
 
 def test_a_page_of_elsewhere_asks_in_vain(ours: Operated) -> None:
-    """Nothing is judged or tried for a page of another origin."""
-    for path in ("judge", "try"):
+    """Nothing is judged, tried or applied for a page of another origin, and nothing changes."""
+    before = ours.config.read_text()
+    for path in ("judge", "try", "apply"):
         for headers in ({}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
             status, _, _ = ours.request(
                 "POST", f"/configuration/{path}", headers, json={"changes": []}
             )
             assert status == 403
+    assert ours.config.read_text() == before
 
 
 def test_no_secret_leaves(ours: Operated) -> None:
@@ -151,7 +153,55 @@ def test_no_secret_leaves(ours: Operated) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"changes": 1}', b"\xff"])
 def test_what_is_no_draft_is_refused(ours: Operated, body: bytes) -> None:
     """A body that is no draft is the asker's fault, in whatever way it is none."""
-    for path in ("judge", "try"):
+    for path in ("judge", "try", "apply"):
         headers = SAME_ORIGIN | {"Content-Type": "application/json"}
         status, _, _ = ours.request("POST", f"/configuration/{path}", headers, data=body)
         assert 400 <= status < 500
+
+
+CHANGE = {"path": ["profiles", "default", "relay"], "value": "live"}
+
+
+def test_a_draft_is_applied_once(ours: Operated) -> None:
+    """What is applied is in use and in the file; the same draft again is of an older file."""
+    _, form, _ = ours.request("GET", "/configuration")
+    draft = {"changes": [CHANGE], "version": form["version"]}
+    status, told, _ = ours.request("POST", "/configuration/apply", SAME_ORIGIN, json=draft)
+    assert (status, told["profiles"]["default"]["relay"]) == (200, "live")
+    assert told["kept"] == f"{ours.config}.bak"
+    assert 'relay = "live"' in ours.config.read_text()
+    status, told, _ = ours.request("POST", "/configuration/apply", SAME_ORIGIN, json=draft)
+    assert (status, "changed meanwhile" in told["error"]) == (409, True)
+
+
+def test_a_change_through_a_proxy_is_refused(ours: Operated) -> None:
+    """Behind a proxy on this machine may be anyone, so that without a token nothing is changed."""
+    before = ours.config.read_text()
+    headers = SAME_ORIGIN | {"X-Forwarded-For": "10.0.0.5"}
+    _, form, _ = ours.request("GET", "/configuration", headers)
+    assert form["may_change"] is False
+    draft = {"changes": [CHANGE], "version": form["version"]}
+    assert ours.request("POST", "/configuration/apply", headers, json=draft)[0] == 403
+    assert ours.config.read_text() == before
+
+
+def test_a_change_needs_the_token(tmp_path: Path) -> None:
+    """Where there is a token, this machine alone is not enough."""
+    with operated(tmp_path, [Reply("Good.")], server='admin_token = "sk-admin"') as ours:
+        _, form, _ = ours.request("GET", "/configuration")
+        assert (form["may_change"], form["takes_token"]) == (False, True)
+        assert "sk-admin" not in str(form)
+        draft = {"changes": [CHANGE], "version": form["version"]}
+        for token, expected in (("", 401), ("Bearer sk-wrong", 401), ("Bearer sk-admin", 200)):
+            headers = SAME_ORIGIN | ({"Authorization": token} if token else {})
+            status, _, _ = ours.request("POST", "/configuration/apply", headers, json=draft)
+            assert status == expected
+
+
+def test_a_file_that_cannot_be_written_is_told(ours: Operated) -> None:
+    """Where the file cannot be replaced the draft is not lost: the reason is told."""
+    _, form, _ = ours.request("GET", "/configuration")
+    ours.config.with_name("loopguard.toml.bak").mkdir()
+    draft = {"changes": [CHANGE], "version": form["version"]}
+    status, told, _ = ours.request("POST", "/configuration/apply", SAME_ORIGIN, json=draft)
+    assert (status, "cannot be written" in told["error"]) == (409, True)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,64 @@ def test_a_trial_marks_the_character_of_scan(browser: Browser, tmp_path: Path) -
         ]
 
 
+def test_applying_changes_the_next_exchange(browser: Browser, tmp_path: Path) -> None:
+    """A knob that was applied cuts the next exchange elsewhere; the file keeps its comments."""
+    script = [loop(), Reply("Good."), loop(), Reply("Good.")]
+    with operated(tmp_path, script) as ours:
+        before = ours.config.read_text()
+        browser.show(ours.console, "configuration")
+        knob = field("default", "stretch_detection", "min_stale_chars")
+        browser.until(lambda: browser.all(knob))
+        assert ours.ask()[0] == 200
+        browser.fill(knob, "9000")
+        browser.until(lambda: browser.one("#apply").is_enabled())
+        browser.one("#apply").click()
+        browser.until(lambda: browser.text("#applied").startswith("Applied"))
+        assert ours.ask()[0] == 200
+        _, replies, _ = ours.request("GET", "/replies")
+        assert [(reply["rule"], reply["chars"]) for reply in replies] == [
+            ("frequency", 12_261),
+            ("stretch", 3840),
+        ]
+        assert ours.config.read_text() == before.replace(
+            "min_stale_chars = 2350 ", "min_stale_chars = 9000 "
+        )
+        assert ours.config.with_name("loopguard.toml.bak").read_text() == before
+        assert "Nothing is changed." in browser.text("#draft")
+
+
+def test_the_page_is_read_only_without_the_token(browser: Browser, tmp_path: Path) -> None:
+    """Without the token a draft is tried and copied; with it, kept in the tab alone, applied."""
+    with operated(tmp_path, [Reply("Good.")], server='admin_token = "sk-admin"') as ours:
+        before = ours.config.read_text()
+        browser.show(ours.console, "configuration")
+        knob = field("default", "stretch_detection", "min_stale_chars")
+        browser.until(lambda: browser.all(knob))
+        assert "Read-only without the admin token" in browser.text("#standing")
+        browser.fill(knob, "9000")
+        browser.until(lambda: "It would be launched." in browser.text("#draft"))
+        assert not browser.one("#apply").is_enabled()
+        browser.one("#copy").click()
+        copied = browser.until(lambda: browser.one("#toml").get_attribute("value"))
+        assert (
+            tomllib.loads(copied)["profiles"]["default"]["stretch_detection"]["min_stale_chars"]
+            == 9000
+        )
+        for token in ("sk-wrong", "sk-admin"):
+            assert ours.config.read_text() == before
+            browser.fill("#token input", token)
+            browser.one("#token button").click()
+            if token == "sk-wrong":
+                browser.until(lambda: "not the admin token" in browser.text("#applied"))
+        browser.until(lambda: browser.one("#apply").is_enabled())
+        assert not browser.one("#token").is_displayed()
+        assert browser.run("return [localStorage.length, document.cookie]") == [0, ""]
+        browser.one("#apply").click()
+        browser.until(lambda: browser.text("#applied").startswith("Applied"))
+        assert "min_stale_chars = 9000 " in ours.config.read_text()
+        browser.run("sessionStorage.clear()")
+
+
 def test_a_trip_appears_while_it_is_new(browser: Browser, tmp_path: Path) -> None:
     """A trip stands in the list within two seconds, and its model can be chosen."""
     with operated(tmp_path, [loop(), Reply("Good."), loop(), Reply("Good.")]) as ours:
@@ -212,7 +271,7 @@ def test_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_the_page_is_used_by_keyboard(browser: Browser, tmp_path: Path) -> None:
-    """From the address bar on, keys alone arm a profile, change a knob and copy the draft."""
+    """From the address bar on, keys alone arm a profile, change a knob and apply both."""
     keys = pytest.importorskip("selenium.webdriver").Keys
     chains = pytest.importorskip("selenium.webdriver").ActionChains
 
@@ -248,11 +307,11 @@ def test_the_page_is_used_by_keyboard(browser: Browser, tmp_path: Path) -> None:
         outline = browser.run("return getComputedStyle(document.activeElement).outlineWidth")
         assert outline == "3px"
         press(keys.BACKSPACE, "500")  # the key that came here has selected it
-        browser.until(lambda: "It would be launched." in browser.text("#draft"))
-        go_to("#copy")
+        browser.until(lambda: browser.one("#apply").is_enabled())
+        go_to("#apply")
         press(keys.ENTER)
-        copied = browser.until(lambda: browser.one("#toml").get_attribute("value"))
-        assert "min_saturated_run = 500" in copied
+        browser.until(lambda: browser.text("#applied").startswith("Applied"))
+        assert "min_saturated_run = 500" in ours.config.read_text()
 
 
 def walk(browser: Browser, ours: Operated) -> Iterator[str]:
