@@ -47,6 +47,8 @@ def test_what_is_written_again_is_finite(text: bytes) -> None:
     assert json_text.loads(text) is not None
     with pytest.raises(ValueError, match="not finite"):
         json_text.loads(text, to_write=True)
+    half_a_pair = json_text.loads(b'{"a":"\\ud83d","b":1.5}', to_write=True)
+    assert half_a_pair == {"a": "\ud83d", "b": 1.5}
 
 
 def test_what_is_no_json_value_is_refused() -> None:
