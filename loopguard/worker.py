@@ -101,10 +101,10 @@ class _Worker:
 
     async def _tell_ended(self, api: Api) -> None:
         told = 0
-        with contextlib.suppress(Gone):
-            while True:
-                await asyncio.sleep(_TELL_S)
-                if told != (ended := self._received - api.connections):
+        while True:
+            await asyncio.sleep(_TELL_S)
+            if told != (ended := self._received - api.connections):
+                with contextlib.suppress(Gone):
                     await self._channel.ask("connections_ended", ended)
                     told = ended
 

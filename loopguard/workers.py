@@ -302,6 +302,9 @@ class Workers:
         worker = await _RemoteWorker.launch(number, settings, self.folder, self._tell_others)
         try:
             await worker.serve()
+            while settings is not self._in_use.settings:  # it was read again meanwhile
+                settings = self._in_use.settings
+                await worker.use(settings)
         except BaseException:
             await worker.kill()
             raise
@@ -309,8 +312,6 @@ class Workers:
         self._serving.append(worker)
         self._fleet.workers.append(worker)
         self._changed()
-        if self._in_use.settings is not settings:  # it was read again meanwhile
-            await worker.use(self._in_use.settings)
         return worker
 
     async def _keep(self, worker: _RemoteWorker) -> None:

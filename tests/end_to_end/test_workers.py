@@ -94,15 +94,6 @@ async def test_a_killed_worker_is_replaced() -> None:
         assert series["loopguard_worker_deaths_total"] == 1
 
 
-async def test_callers_wait_while_no_worker_serves() -> None:
-    """Whoever connects when every worker is dead is served by the first that takes their place."""
-    async with FakeOpenRouter([GOOD]) as fake, two_workers(fake) as command:
-        for pid in await command.workers(2):
-            os.kill(pid, signal.SIGKILL)
-            await command.line(f'"pid": {pid}, "status"')
-        assert (await ask(command)).status == 200
-
-
 async def test_one_drain(tmp_path: Path) -> None:
     """SIGTERM lets the streams of every worker end, and refuses what comes, until the last has."""
     gates = [asyncio.Event(), asyncio.Event()]
@@ -207,20 +198,25 @@ async def test_a_port_that_is_taken_ends_the_command() -> None:
 
 
 async def test_a_worker_that_cannot_start(tmp_path: Path) -> None:
-    """At the launch its fault ends the command; later it is tried again, ever more rarely."""
+    """At the launch its fault ends the command; later it is tried again, and callers wait."""
     ledger = {"ledger__url": f"sqlite:///{tmp_path}/ledger.db"}
     async with FakeOpenRouter([GOOD]) as fake, two_workers(fake, **ledger) as command:
         move_version(tmp_path / "ledger.db", 1)
         status, told = await failed_launch(**ledger)
         assert status == 2
         assert told.startswith("ledger.url: the ledger is of version 2")
-        first, _ = await command.workers(2)
-        os.kill(first, signal.SIGKILL)
-        failed = json.loads(await command.line(f"no worker can be started: {told}"))
-        assert (failed["level"], failed["next_try_s"]) == ("error", 1.0)
-        assert (await ask(command)).status == 200
-        move_version(tmp_path / "ledger.db", -1)
-        await command.workers(3)
+        for pid in await command.workers(2):
+            os.kill(pid, signal.SIGKILL)
+            await command.line(f'"pid": {pid}, "status"')
+        for line in await command.lines_with(f"no worker can be started: {told}", 2):
+            failed = json.loads(line)
+            assert (failed["level"], failed["next_try_s"]) == ("error", 1.0)
+        async with connected(command.port) as waiting:
+            await waiting.send(REQUEST)
+            move_version(tmp_path / "ledger.db", -1)
+            await waiting.whole()
+            assert waiting.status == 200
+        await command.workers(4)
 
 
 def move_version(ledger: Path, by: int) -> None:
