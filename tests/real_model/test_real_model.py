@@ -6,6 +6,7 @@ or not. Where it loops is the model's own doing (`LOOPS`).
 
 import asyncio
 import json
+import os
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -20,6 +21,11 @@ from tests.real_model.install import CACHE, installed
 
 pytestmark = pytest.mark.skipif(
     not installed(), reason=f"no real model in {CACHE}: `python -m tests.real_model` gets it"
+)
+
+at_length = pytest.mark.skipif(
+    "LOOPGUARD_AT_LENGTH" not in os.environ,
+    reason="two long replies at once take a minute: `python -m tests.real_model` asks for them",
 )
 
 PROOFS = "Prove that the square root of 2 is irrational, then give ten further different proofs."
@@ -218,8 +224,8 @@ async def test_its_wire_is_taken_as_it_is(model: str, see: See) -> None:
         (PROOFS, "live", 1),
         (PROOFS, "whole", 1),
         (OUTLINE, "held", 1),
-        (OUTLINE, "live", 2),
-        (OUTLINE, "whole", 2),
+        pytest.param(OUTLINE, "live", 2, marks=at_length),
+        pytest.param(OUTLINE, "whole", 2, marks=at_length),
     ],
 )
 async def test_a_greedy_loop_is_cut(
@@ -247,7 +253,9 @@ async def test_a_greedy_loop_is_cut(
     )
 
 
-@pytest.mark.parametrize(("mode", "choices"), [("held", 1), ("whole", 2)])
+@pytest.mark.parametrize(
+    ("mode", "choices"), [("held", 1), pytest.param("whole", 2, marks=at_length)]
+)
 async def test_a_retry_at_another_temperature_ends(
     model: str, see: See, mode: str, choices: int
 ) -> None:
