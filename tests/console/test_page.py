@@ -31,6 +31,7 @@ DOCUMENT = {
 AXE = Path(
     os.environ.get("LOOPGUARD_AXE", "~/.cache/loopguard-axe/node_modules/axe-core/axe.min.js")
 ).expanduser()
+needs_axe = pytest.mark.skipif(not AXE.exists(), reason=f"no axe-core at {AXE}")
 
 
 @pytest.fixture(scope="module")
@@ -369,25 +370,41 @@ def test_nothing_is_asked_of_another(browser: Browser, busy: Operated) -> None:
     assert [line for line in complaints if "status of 422" not in line] == []
 
 
+def serious(browser: Browser) -> list[tuple[str, list[str]]]:
+    """What axe-core finds serious or critical on the page as it is now, and where."""
+    found = browser.driver.execute_async_script(
+        AXE.read_text()
+        + "; const done = arguments[arguments.length - 1];"
+        + "axe.run(document, { resultTypes: ['violations'] }).then("
+        + "(result) => done(result.violations), (error) => done(String(error)));"
+    )
+    return [
+        (each["id"], [node["html"][:120] for node in each["nodes"]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+@needs_axe
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser: Browser, busy: Operated, scheme: str) -> None:
-    """axe-core finds no serious and no critical violation on any view, filled and empty."""
-    if not AXE.exists():
-        pytest.skip(f"no axe-core at {AXE}")
+    """axe-core finds no serious and no critical violation on any view, light and dark."""
     browser.prefer(scheme)
     for view in walk(browser, busy):
-        found = browser.driver.execute_async_script(
-            AXE.read_text()
-            + "; const done = arguments[arguments.length - 1];"
-            + "axe.run(document, { resultTypes: ['violations'] }).then("
-            + "(result) => done(result.violations), (error) => done(String(error)));"
-        )
-        serious = [
-            (each["id"], [node["html"][:120] for node in each["nodes"]])
-            for each in found
-            if each["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], view
+        assert serious(browser) == [], view
+
+
+@needs_axe
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_where_nothing_is(
+    browser: Browser, tmp_path: Path, scheme: str
+) -> None:
+    """Nor does it on the views of a loopguard that has served nothing yet."""
+    browser.prefer(scheme)
+    with operated(tmp_path, []) as ours:
+        for view in ("now", "thrown-away", "runs", "configuration"):
+            browser.show(ours.console, view)
+            assert serious(browser) == [], view
 
 
 @pytest.mark.parametrize("width", [390, 1440])
