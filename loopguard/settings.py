@@ -90,7 +90,7 @@ _LOOK_UPS_CEILING = 64
 """The endpoint has a rate limit that nobody has published; more at once would meet it."""
 
 _WORKERS_CEILING = 256
-"""More than the cores of most machines. Each costs some 70 MB, so a larger number is a slip."""
+"""More than the cores of most machines. Each costs some 80 MiB, so a larger number is a slip."""
 
 _LISTS_OF_SECRETS = (("server", "client_tokens"),)
 _SECRETS = (
