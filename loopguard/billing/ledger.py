@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import (
@@ -115,7 +115,7 @@ class Ledger:
             self._metrics.generation_unpriced(abandoned.profile, abandoned.model, unpriced)
         now_s = self._clock()
         return await self._writer.put_entry(
-            _columns(asdict(abandoned))
+            _columns(abandoned)
             | {
                 "at_s": int(now_s),
                 "state": "unpriced" if unpriced else "owed",
@@ -131,7 +131,7 @@ class Ledger:
         """Take the row of an exchange that has ended; it is written within a second."""
         if row.cost_usd is not None or row.completion_tokens is not None:
             self._metrics.reply_kept(row.profile, row.model, row.cost_usd, row.completion_tokens)
-        self._writer.put_exchange(_columns(asdict(row)) | {"at_s": int(self._clock())})
+        self._writer.put_exchange(_columns(row) | {"at_s": int(self._clock())})
 
     async def claim(self, fingerprints: Collection[str], run: str | None = None) -> Claim | None:
         """Lease the entry that has been due for longest to the caller alone.
@@ -296,9 +296,10 @@ def _of_run(run: str | None) -> tuple[ColumnElement[bool], ...]:
     return () if run is None else (entries.c.run == name(run),)
 
 
-def _columns(fields: dict[str, Any]) -> Row:
+def _columns(written: Abandoned | ExchangeRow) -> Row:
+    told = {each.name: getattr(written, each.name) for each in fields(written)}
     return {
-        field: name(value) if isinstance(value, str) else value for field, value in fields.items()
+        column: name(value) if isinstance(value, str) else value for column, value in told.items()
     }
 
 
