@@ -8,6 +8,8 @@ every process at once, and each that drained by itself would leave the others it
 import asyncio
 import contextlib
 import gc
+import os
+import shutil
 import signal
 import socket
 import sys
@@ -19,7 +21,7 @@ from loopguard import log
 from loopguard.app import Api
 from loopguard.channel import Channel, Gone
 from loopguard.errors import ModelResponseLoop
-from loopguard.metrics import Metrics, keep_in_files
+from loopguard.metrics import FOLDER_VARIABLE, Metrics, keep_in_files
 from loopguard.settings import ConfigurationError, Settings
 
 # So often is told how many connections have ended: often enough to spread the next ones well.
@@ -128,6 +130,8 @@ def main() -> None:
     number, control, handed = map(int, sys.argv[1:])
     keep_in_files(number)
     uvloop.run(_work(control, handed))
+    # A command that was killed could not do it.
+    shutil.rmtree(os.environ[FOLDER_VARIABLE], ignore_errors=True)
 
 
 if __name__ == "__main__":

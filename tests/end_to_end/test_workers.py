@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from loopguard.metrics import FOLDER_VARIABLE
 from tests.end_to_end.command import Command, launch, serving
 from tests.end_to_end.raw_caller import PATIENCE_S, REQUEST, RawCaller, asked, connected, metrics
 from tests.fake_openrouter import FakeOpenRouter, Reply, head, loop, reset, stall, wait
@@ -57,8 +58,18 @@ def run_with(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}", "X-Loopguard-Run": "run-1"}
 
 
+def folder_of(worker: int) -> Path:
+    """Where a worker keeps what it counts."""
+    environ = Path(f"/proc/{worker}/environ").read_text("utf-8").split("\0")
+    return Path(dict(each.split("=", 1) for each in environ if each)[FOLDER_VARIABLE])
+
+
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
 def lives(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    return is_there(Path(f"/proc/{pid}"))
 
 
 async def test_a_killed_worker_is_replaced() -> None:
@@ -166,7 +177,7 @@ async def test_what_looped_is_known_everywhere() -> None:
 
 
 async def test_workers_do_not_outlive_the_command() -> None:
-    """When the command is killed its workers drain and end by themselves."""
+    """When the command is killed its workers drain, end and clear up by themselves."""
     async with (
         FakeOpenRouter([[head(), stall]]) as fake,
         two_workers(fake, server__drain_s="0.1") as command,
@@ -174,7 +185,11 @@ async def test_workers_do_not_outlive_the_command() -> None:
     ):
         await caller.send(REQUEST)
         await fake.attempt(1)
+        first, _ = await command.workers(2)
+        counts = folder_of(first)
+        assert is_there(counts)
         await command.kill()  # returns when nobody is left who could write to the log
+        assert not is_there(counts)
         await caller.whole()
         assert caller.error["type"] == "draining"
 
