@@ -19,10 +19,14 @@ from prometheus_client import (
     Gauge,
     Histogram,
     Info,
+    disable_created_metrics,
     generate_latest,
     multiprocess,
     values,
 )
+
+# They are as many series again, and the metrics of several workers have none.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 MAX_MODELS = 100
 """A deployment uses a few dozen models; a caller that makes names up must not cost memory."""

@@ -227,3 +227,11 @@ def test_ledger(scraped):
     assert scraped.value("loopguard_ledger_backlog_rows") == 7
     assert scraped.value("loopguard_ledger_lost_total", kind="entry") == 1
     assert scraped.value("loopguard_look_up_duration_seconds_count", outcome="found") == 1
+
+
+def test_no_series_tells_when_it_was_created(scraped):
+    """Series say what happened, and none of them when it was first counted."""
+    scraped.metrics.exchange_began()
+    shown = exposition(scraped.registry)
+    assert b"loopguard_exchanges_in_flight 1.0" in shown
+    assert b"_created" not in shown
