@@ -41,18 +41,16 @@ class Decoder:
 
     Args:
         max_bytes: bound of one block. A picture comes as one event, so this is no small figure.
+
+    Attributes:
+        rest: the bytes after the last complete block. At the end of a stream nothing reads them.
     """
 
     def __init__(self, max_bytes: int) -> None:
+        self.rest = bytearray()
         self._max_bytes = max_bytes
-        self._rest = bytearray()
         self._begun = False
         self._has_returns = False
-
-    @property
-    def rest(self) -> bytes:
-        """The bytes after the last complete block. At the end of a stream nothing reads them."""
-        return bytes(self._rest)
 
     def feed(self, chunk: bytes) -> list[Block]:
         """Take the next bytes and return the blocks that they complete.
@@ -74,7 +72,7 @@ class Decoder:
         Raises:
             EventTooLong: the block that has begun is longer than the bound.
         """
-        rest = self._rest
+        rest = self.rest
         if rest:
             # Searching the new bytes alone keeps a long block that comes in small reads linear.
             searched = max(0, len(rest) - 2)

@@ -44,7 +44,7 @@ class Caller:
         self._keepalive_s = keepalive_s
         self._loop = asyncio.get_running_loop()
         self._response: web.StreamResponse | None = None
-        self._chunked = False
+        self._transport: asyncio.Transport | None = None
         self._opening = asyncio.Lock()
         self._written_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -81,7 +81,8 @@ class Caller:
             await response.write(data)
         except ConnectionError:
             raise CallerGone from None
-        self._chunked = "Transfer-Encoding" in response.headers  # not for a caller of HTTP/1.0
+        if "Transfer-Encoding" in response.headers:  # not for a caller of HTTP/1.0
+            self._transport = self._request.transport
         self._written_at = self._loop.time()
 
     def send(self, data: bytes) -> bool:
@@ -94,10 +95,9 @@ class Caller:
             Whether it was written: the head has left, in HTTP/1.1, and the caller keeps up. Else
             `write` it.
         """
-        transport = self._request.transport
+        transport = self._transport
         if (
-            not self._chunked
-            or transport is None
+            transport is None
             or transport.is_closing()
             or transport.get_write_buffer_size() > _MAX_UNSENT_BYTES
         ):

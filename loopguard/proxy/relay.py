@@ -102,7 +102,8 @@ class LiveRelay:
     def take_run(self, run: Run) -> None:
         """Take events that carry text alone."""
         self._carries = True
-        self._wait(run.raw)
+        self._waiting.append(run.raw)
+        self.held_bytes += len(run.raw)
 
     def _wait(self, raw: bytes) -> None:
         self._waiting.append(raw)

@@ -24,10 +24,7 @@ Blind spots, with the document's figures:
   64 x 64 trips, one of 47 x 32 (1,504 entries) does not.
 """
 
-from array import array
 from dataclasses import dataclass
-
-from xxhash import xxh3_64_intdigest
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class FrequencyKnobs:
 class FrequencyRule:
     """Watches the words of one channel.
 
-    Memory is the window's 64-bit hashes, ``window_words * 8`` bytes, and a counter for each of the
+    Memory is the hashes of the window, at most 44 bytes each, and a counter for each of the
     at most ``window_words`` distinct words in it. The cost of a word is constant.
 
     Attributes:
@@ -65,7 +62,7 @@ class FrequencyRule:
 
     def __init__(self, knobs: FrequencyKnobs) -> None:
         self._knobs = knobs
-        self._window = array("Q")
+        self._window: list[int] = []
         self._next = 0
         self._counts: dict[int, int] = {}
         self._peak = 0
@@ -104,17 +101,17 @@ class FrequencyRule:
         breadth, floor = knobs.min_offenders, knobs.min_saturated_run
         window, counts = self._window, self._counts
         offenders, run, oldest = self.offenders, self.run, self._next
-        taken = 0
+        full = len(window) == size
         tripped = False
-        for word in words:
-            taken += 1
-            new = xxh3_64_intdigest(word.encode("utf-8", "surrogatepass"))
+        taken = 0
+        for taken, new in enumerate(map(hash, words), 1):  # noqa: B007 - used after the loop
             count = counts.get(new, 0) + 1
             counts[new] = count
             if count == threshold + 1:
                 offenders += 1
-            if len(window) < size:
+            if not full:
                 window.append(new)
+                full = len(window) == size
             else:
                 old = window[oldest]
                 window[oldest] = new
@@ -128,7 +125,7 @@ class FrequencyRule:
                     offenders -= 1
             if offenders >= breadth:
                 run += 1
-                if run >= floor and len(window) == size:
+                if run >= floor and full:
                     tripped = True
                     break
             elif run:

@@ -90,11 +90,13 @@ _PIECE_CAP_CHARS = 16
 _ENCODED_CHARS = 8
 """Base64 of equal bytes or pixels has a period of four; so have no words of this length."""
 
-_piece = re.compile(
-    r"(?:\d{1,4}(?:[.:]\d{1,4}){1,3}|\w{1,16})[^\w\n]{0,15}\n{0,8}"  # 00:02:10 and 3.14 are one
-    r"|[^\w\n]{1,16}\n{0,8}"
-    r"|\n{1,16}"
+_PIECE = (
+    r"(?:\d{1,4}(?:[.:]\d{1,4}){1,3}|\w{1,16}+)[^\w\n]{0,15}+\n{0,8}+"  # 00:02:10, 3.14 are one
+    r"|[^\w\n]{1,16}+\n{0,8}+"
+    r"|\n{1,16}+"
 )
+_piece = re.compile(_PIECE)
+_ascii_piece = re.compile(_PIECE, re.ASCII)  # of text that is ASCII alone, the same for less
 _word = re.compile(r"[^\W\d_]{2,}")
 _after_run = re.compile(r"\W")
 _prose_after = re.compile(
@@ -285,13 +287,14 @@ class StretchRule:
 
         # The last piece may go on; the two before it begin the next phrases.
         text = self._tail + block
-        pieces = _piece.findall(text)
+        piece = _ascii_piece if text.isascii() else _piece
+        pieces = piece.findall(text)
         self._tail = "".join(pieces[-3:])
         exact = _hash_phrases(pieces)
         places = range(self._count + 1, self._count + 1 + len(exact))
         masked_text, digits = _digit.subn("0", text)
         if digits:
-            masked = _hash_phrases(_piece.findall(masked_text))
+            masked = _hash_phrases(piece.findall(masked_text))
             alike = self._recall(masked, places)
             differ = [at for at, phrase in enumerate(exact) if phrase != masked[at]]
             stale = alike.copy()

@@ -32,9 +32,9 @@ from loopguard.core.events import Parsed, Run, TextDelta
 
 _OURS = b"loopguard"
 
-# As far as one attempt at a run looks: it carries some fifty events, so that what a run costs by
-# itself is little, and a stream that breaks its frame at every turn costs no more than that.
-_RUN_BYTES = 16_384
+# As far as one attempt at a run looks: some two hundred events, beside which what a run costs by
+# itself is little; and a stream that breaks its frame at every turn costs no more than the parser.
+_RUN_BYTES = 65_536
 
 
 class Parser(Protocol):
@@ -63,6 +63,7 @@ class _Frame:
         self.opening = opening
         self.closing = closing
         self.choice = choice
+        self._quoted = slice(len(opening) - 1, 1 - len(closing))
         # A text has no line feed: every event of a frame has it in the same one of its lines.
         self._lines = opening.count(b"\n") + closing.count(b"\n")
         self._line = opening.count(b"\n")
@@ -71,6 +72,17 @@ class _Frame:
     def around(self, texts: Sequence[bytes]) -> bytes:
         """The events that have these texts."""
         return self.opening + (self.closing + self.opening).join(texts) + self.closing
+
+    def only_text(self, event: bytes) -> str:
+        """The text of an event of this frame; empty for any other bytes."""
+        if event.startswith(self.opening) and event.endswith(self.closing):
+            try:
+                # From the quote that ends the opening to the one that begins the closing.
+                text: str = orjson.loads(event[self._quoted])
+            except orjson.JSONDecodeError:
+                return ""
+            return text
+        return ""
 
     def texts(self, window: bytes) -> list[bytes]:
         """The texts of the events of this frame that bytes begin with."""
@@ -115,17 +127,13 @@ class Reader:
             EventTooLong: the event that has begun is longer than the bound.
             ValueError: while they are gone through, an event is not of the dialect.
         """
-        whole = self._decoder.take(chunk)
         frame = self._frame
-        if (
-            frame is not None
-            and whole.startswith(frame.opening)
-            and whole.endswith(frame.closing)
-            and (text := _join([whole[len(frame.opening) : -len(frame.closing)]]))
-        ):
-            # Nearly every read of a live model: one event of the frame.
-            return (Run(whole, text, frame.choice),)
-        return self._cut(whole)
+        if frame is not None and not self._decoder.rest:
+            # Nearly every read of a live model is one event of the frame.
+            text = frame.only_text(chunk)
+            if text:
+                return (Run(chunk, text, frame.choice),)
+        return self._cut(self._decoder.take(chunk))
 
     def _cut(self, whole: bytes) -> Iterator[Run | tuple[sse.Block, Parsed | None]]:
         at = 0

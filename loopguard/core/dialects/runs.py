@@ -81,7 +81,7 @@ class Runs:
     def __init__(self) -> None:
         self._kept: list[Kept] = []
         self._open: dict[Hashable, _Run] = {}
-        self._last: tuple[Hashable, Path] | None = None
+        self._last: tuple[_Run, Path] | None = None
         self.size_bytes = 0
 
     def merge(
@@ -102,8 +102,12 @@ class Runs:
         if run is None:
             run = self._open[place] = _Run(frame, event)
         # The text that alone may differ in the next event, if this one has no other.
-        self._last = (place, pieces[0].path) if len(pieces) == 1 else None
-        self._append(run, pieces)
+        self._last = (run, pieces[0].path) if len(pieces) == 1 else None
+        before_bytes = run.size_bytes
+        run.append(pieces)
+        self.size_bytes += run.size_bytes - before_bytes
+        if run.size_bytes >= _RUN_BYTES:
+            self._cut(run)
 
     def extend(self, text: str) -> bool:
         """Keep events that differ from the one before them in their text alone.
@@ -113,16 +117,12 @@ class Runs:
         """
         if self._last is None:
             return False
-        place, path = self._last
-        self._append(self._open[place], (Piece(path, json_text.string_body(text)),))
-        return True
-
-    def _append(self, run: "_Run", pieces: Iterable[Piece]) -> None:
-        before_bytes = run.size_bytes
-        run.append(pieces)
-        self.size_bytes += run.size_bytes - before_bytes
-        if run.size_bytes >= _RUN_BYTES:
+        run, path = self._last
+        inside = json_text.string_body(text)
+        self.size_bytes += len(inside)
+        if run.extend(path, inside) >= _RUN_BYTES:
             self._cut(run)
+        return True
 
     def keep(self, block: sse.Block) -> None:
         """Keep an event as it came, after all that came before it."""
@@ -199,6 +199,13 @@ class _Run:
                 known += b","
             known += inside
             self.size_bytes += len(inside)
+
+    def extend(self, path: Path, inside: bytes) -> int:
+        """Add to a text that the run has had before; the size that it has by then, in bytes."""
+        self.pending = True
+        self._insides.setdefault(path, bytearray()).extend(inside)
+        self.size_bytes += len(inside)
+        return self.size_bytes
 
     def render(self) -> Kept:
         """The events as one, and be without pieces again."""
