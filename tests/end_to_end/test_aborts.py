@@ -76,12 +76,15 @@ async def abort_many(fake: FakeOpenRouter, port: int, exchanges: int) -> None:
 
 
 async def settled(command: Command, exchanges: int) -> dict[str, float]:
-    """The series once so many exchanges have ended."""
+    """The series of a scrape that began when so many exchanges had ended.
+
+    What is held is summed up when a scrape begins, and an exchange may end before it is written.
+    """
+    ended = 0.0
     async with asyncio.timeout(PATIENCE_S):
-        while True:
-            series = await metrics(command.admin)
-            if series.get("loopguard_exchanges_total", 0) >= exchanges:
-                return series
+        while ended < exchanges:
+            ended = (await metrics(command.admin)).get("loopguard_exchanges_total", 0)
+        return await metrics(command.admin)
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
