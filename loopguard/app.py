@@ -108,9 +108,7 @@ async def open_books(settings: Settings, metrics: Metrics) -> AsyncIterator[Book
         raise ConfigurationError([f"ledger.url: {error}"]) from None
     except Exception:  # noqa: BLE001 - of whatever driver's family it is
         _log.warning("ledger: the database is away at the launch", exc_info=True)
-    async with aiohttp.ClientSession(
-        cookie_jar=aiohttp.DummyCookieJar(), proxy=environment_proxy(upstream.base_url)
-    ) as session:
+    async with _asking(upstream.base_url) as session:
         ledger = Ledger(
             database,
             metrics,
@@ -143,6 +141,13 @@ async def open_books(settings: Settings, metrics: Metrics) -> AsyncIterator[Book
             await asyncio.gather(reconciling, return_exceptions=True)
             if not await ledger.close():
                 _log.error("ledger: the last rows could not be written and are lost")
+
+
+def _asking(base_url: str) -> aiohttp.ClientSession:
+    """Connections for what loopguard asks of an upstream by itself, without anybody's cookies."""
+    return aiohttp.ClientSession(
+        cookie_jar=aiohttp.DummyCookieJar(), proxy=environment_proxy(base_url)
+    )
 
 
 def _open_traces(base_url: str) -> "Traces":
@@ -180,9 +185,7 @@ async def open_console(
         database = Database(ledger_url(settings.ledger))
     except LedgerUrlError as error:
         raise ConfigurationError([f"ledger.url: {error}"]) from None
-    async with aiohttp.ClientSession(
-        cookie_jar=aiohttp.DummyCookieJar(), trust_env=True
-    ) as session:
+    async with _asking(settings.upstream.base_url) as session:
         market = Market(session, settings.upstream.base_url, settings.ledger.look_up_timeout_s)
         console = Console(
             Now(fleet.sights),

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.end_to_end.command import serving
 from tests.end_to_end.conftest import Guard
 from tests.end_to_end.raw_caller import CHAT, REQUEST, ask, asked, connected
 from tests.end_to_end.test_access import KEYS, bearer
-from tests.fake_openrouter import FakeOpenRouter, Reply, close, raw
+from tests.fake_openrouter import FakeOpenRouter, Reply, close, loop, raw
 
 GOOD = Reply("The good answer.")
 MODELS = "/v1/models"
@@ -46,6 +47,22 @@ async def test_netrc_is_not_sent(guarded: Guard, path: str) -> None:
     async with guarded([GOOD], upstream__api_key="sk-operator") as ours:
         assert (await ask(ours, path=path, method=method)).status == 200
         assert ours.fake.requests[0].key == "sk-operator"
+
+
+@pytest.mark.usefixtures("netrc")
+async def test_netrc_is_not_sent_with_what_loopguard_asks(guarded: Guard) -> None:
+    """Nor is it sent where loopguard asks by itself: for prices, and twice for the models."""
+    async with guarded([loop(), GOOD]) as ours, aiohttp.ClientSession() as session:
+        caller = bearer("sk-caller") | {"X-Loopguard-Run": "run"}
+        assert (await ask(ours, headers=caller)).status == 200
+        async with session.post(f"{ours.admin}/runs/run/close") as closed:
+            assert (await closed.json())["loopAbortOwed"] == 0
+        async with session.get(f"{ours.admin}/console/figures") as figures:
+            assert figures.status == 200
+        keys = {request.path: request.headers.get("authorization") for request in ours.fake.lookups}
+        assert keys == {"/generation": "Bearer sk-caller"}
+        lists = [request for request in ours.fake.requests if request.path == "/models"]
+        assert ["authorization" in request.headers for request in lists] == [False, False]
 
 
 async def test_environments_proxy_is_asked(guarded: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
