@@ -4,7 +4,8 @@ Spans are made after an exchange has ended, so none of its replies waits for the
 SDK's sends them. Names are those of OpenTelemetry's semantic conventions for generative AI (1.37
 and later: ``gen_ai.provider.name``), and ``loopguard.`` for what they have no word for. Nothing of
 a prompt, a reply, a key or a header is in a span but the ``traceparent`` that makes it the child of
-its caller's.
+its caller's. Names that callers and upstreams write are bounded as in the ledger, and half a
+surrogate pair is replaced there: the SDK would throw away every span of the batch that it is in.
 
 Where spans go, which are sampled and what the service is called is the SDK's to read from its
 ``OTEL_`` variables. This module is imported only where ``traces.enabled`` is set: it needs the
@@ -26,6 +27,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from loopguard.billing import ledger
 from loopguard.proxy.record import AttemptRecord, ExchangeRecord
 
 _OPERATIONS = {"completions": "text_completion"}
@@ -80,7 +82,7 @@ class Traces:
         ending.join(_LAST_SPANS_S)
 
     def _begin(self, exchange: ExchangeRecord, kind: SpanKind, parent: Context, at_ns: int) -> Span:
-        name = f"{_operation(exchange)} {exchange.model or ''}".rstrip()
+        name = f"{_operation(exchange)} {ledger.name(exchange.model or '')}".rstrip()
         return self._tracer.start_span(name, parent, kind, start_time=at_ns)
 
     def _caller_of(self, exchange: ExchangeRecord) -> Context:
@@ -104,7 +106,11 @@ def _operation(exchange: ExchangeRecord) -> str:
 
 
 def _describe(span: Span, outcome: str, attributes: Mapping[str, AttributeValue | None]) -> None:
-    known = {name: value for name, value in attributes.items() if value is not None}
+    known = {
+        name: ledger.name(value) if isinstance(value, str) else value
+        for name, value in attributes.items()
+        if value is not None
+    }
     span.set_attributes(known | {"loopguard.outcome": outcome})
     if outcome != "completed":
         span.set_attribute("error.type", outcome)

@@ -156,6 +156,17 @@ async def test_nothing_private(guarded: Guard, collector: Collector) -> None:
     assert all("traceparent" not in record.fields() for record in ours.records)
 
 
+async def test_odd_names(guarded: Guard, collector: Collector) -> None:
+    """A name that cannot be written, or is endless, takes no other span with it and is cut."""
+    async with guarded([GOOD], **ON) as ours:
+        await ask(ours)
+        await ask(ours, b'{"model": "half \\ud800", "messages": []}')
+        await ask(ours, REQUEST | {"model": "m" * 100_000, "session_id": "s" * 100_000})
+    names = {span.name for span in collector.spans}
+    assert names == {"chat m/x", "chat half ?", f"chat {'m' * 256}"}
+    assert sum(map(len, collector.bodies)) < 10_000
+
+
 async def test_collector_away(guarded: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collector that is away costs callers nothing, and a process that ends waits briefly."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
