@@ -228,9 +228,12 @@ class Exchange:
         for number in count(1):
             attempt = self._attempt = self._new_attempt(number)
             outcome = await self._run(attempt, number)
-            self._outcomes.append(outcome)
             if self._nobody_is_left(outcome):
-                continue
+                # What was refused is our change of the request; the caller is not told of it.
+                if number < policy.max_attempts:
+                    continue
+                break
+            self._outcomes.append(outcome)
             decision = decide(
                 outcome,
                 number,

@@ -88,6 +88,17 @@ async def test_ignoring_the_only_provider_is_taken_back(guarded: Guard) -> None:
     assert ["seed" in body for body in bodies] == [True, True, True, False]
 
 
+async def test_ignoring_the_only_provider_costs_no_further_attempt(guarded: Guard) -> None:
+    """Where it is taken back at the budget's end, the caller is told of the loops before it."""
+    environ = {"profiles__default__escape__steps": "ignore_provider", "retry__max_attempts": "3"}
+    async with guarded([loop(), loop(), Refusal(404), GOOD], **environ) as ours:
+        status, answer = await ask(ours)
+    assert len(ours.fake.attempts) == 3
+    assert status == 502
+    assert answer["error"]["type"] == "model_response_loop"
+    assert answer["error"]["metadata"]["loop_aborts"] == 2
+
+
 @pytest.mark.parametrize("reason", ["repetition", "repetition_truncation", "repeat"])
 async def test_providers_verdict_is_a_trip(guarded: Guard, reason: str) -> None:
     """A reply that its provider finished as a repetition is discarded and asked for again."""
