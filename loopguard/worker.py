@@ -24,7 +24,8 @@ from loopguard.errors import ModelResponseLoop
 from loopguard.metrics import FOLDER_VARIABLE, Metrics, keep_in_files
 from loopguard.settings import ConfigurationError, Settings
 
-# So often is told how many connections have ended: often enough to spread the next ones well.
+# So often is told how many connections have ended: often enough to spread the next ones well. It
+# also says that the event loop turns, so it is told when there is nothing new.
 _TELL_S = 0.1
 
 
@@ -102,13 +103,10 @@ class _Worker:
             api.take(socket.socket(fileno=descriptor))
 
     async def _tell_ended(self, api: Api) -> None:
-        told = 0
         while True:
             await asyncio.sleep(_TELL_S)
-            if told != (ended := self._received - api.connections):
-                with contextlib.suppress(Gone):
-                    await self._channel.ask("connections_ended", ended)
-                    told = ended
+            with contextlib.suppress(Gone):
+                await self._channel.ask("connections_ended", self._received - api.connections)
 
     async def _tell_looped(self, request: bytes, error: ModelResponseLoop, replies: int) -> None:
         with contextlib.suppress(Gone):

@@ -1,12 +1,16 @@
-"""Several workers: each a fresh process, replaced when it dies, given connections by this one.
+"""Several workers: fresh processes, replaced when they die or hang, given connections by this one.
 
 The command's own process serves no caller. It accepts every connection and passes the file
 descriptor on to the worker that has the fewest; from then on the connection is the worker's alone,
 and a chunk costs what it costs without workers. Left to the kernel, callers that connect at once
 are spread by chance: of 50, one of two workers gets 30 to 38, for as long as their streams last.
 
+A worker tells ten times a second how many connections have ended, whether or not any have: one that
+tells nothing does not turn its event loop. It is given no connection then, and after a while ended.
+
 Blind spots: a connection that was handed to a worker which is killed before it takes it is lost, as
-one that it had taken is. A connection counts whether or not it asks for anything.
+one that it had taken is. A connection counts whether or not it asks for anything. Nobody watches
+the command's own process but whoever asks it for `/healthz`.
 """
 
 import asyncio
@@ -54,6 +58,14 @@ _SETTLED_S = 60.0
 _FIRST_WAIT_S, _LAST_WAIT_S = 1.0, 30.0
 """One that did not is replaced after a wait, which doubles while they keep dying so young."""
 
+_LATE_S = 2
+"""A worker that is silent for so long gets no callers that others can serve. A large request, or a
+machine that is short of processor, holds an event loop up for some tenths of it."""
+
+_HUNG_S = 10
+"""One that is silent for so long does not come back. Ending it breaks its streams off, so this is
+far above any stall that was seen; callers, who wait for minutes, have not yet given up."""
+
 _PAUSE_S = 1.0
 """Without a free file descriptor nothing can be accepted; then it is tried again so much later."""
 
@@ -98,6 +110,7 @@ class _RemoteWorker:
         self.pid = started.pid
         self._handed = 0
         self._ended = 0
+        self._silent_s = 0
         self._settings = settings
         self._started = started
         self._channel = channel
@@ -107,11 +120,17 @@ class _RemoteWorker:
             "looped": partial(tell_others, self),
         }
         self._running = asyncio.create_task(channel.run())
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def connections(self) -> int:
         """Those that it has, as far as that is known here."""
         return self._handed - self._ended
+
+    @property
+    def late(self) -> bool:
+        """Whether it has not been heard of for a while."""
+        return self._silent_s >= _LATE_S
 
     @classmethod
     async def launch(
@@ -153,6 +172,22 @@ class _RemoteWorker:
             raise CannotStart(f"worker {self.number} has not begun to serve") from error
         if faults:
             raise ConfigurationError(faults)
+        self._watching = asyncio.create_task(self._end_once_hung())
+
+    async def _end_once_hung(self) -> None:
+        """Kill it when it has been silent for too long.
+
+        Counted in seconds that this process has seen itself: where the whole machine stood still,
+        the worker had no time to speak either.
+        """
+        told = fields(worker=self.number, pid=self.pid)
+        while self._silent_s < _HUNG_S:
+            await asyncio.sleep(1)
+            self._silent_s += 1
+            if self._silent_s == _LATE_S:
+                _log.warning("a worker is silent and gets no callers", extra=told)
+        _log.error("a worker hangs and is killed", extra=told)
+        self._started.kill()
 
     def hand(self, connection: socket.socket) -> bool:
         """Give it a connection; tell whether it could be given."""
@@ -166,6 +201,8 @@ class _RemoteWorker:
     async def ended(self) -> int:
         """Wait for its end; the status, or the number of the signal below zero."""
         status = await self._started.wait()
+        if self._watching is not None:
+            self._watching.cancel()
         await self._running
         self._to.close()
         return status
@@ -222,6 +259,7 @@ class _RemoteWorker:
 
     async def _take_ended(self, connections: int) -> None:
         self._ended = connections
+        self._silent_s = 0
 
 
 class Workers:
@@ -360,7 +398,7 @@ class Workers:
             asyncio.get_running_loop().remove_reader(place)
 
     def _accept(self, place: socket.socket) -> None:
-        """Take one connection and give it to the worker that has the fewest connections."""
+        """Take one connection and give it to the worker that has the fewest, a late one last."""
         try:
             connection, _ = place.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -371,7 +409,7 @@ class Workers:
             asyncio.get_running_loop().call_later(_PAUSE_S, self._changed)
             return
         with connection:
-            for worker in sorted(self._serving, key=lambda worker: worker.connections):
+            for worker in sorted(self._serving, key=lambda each: (each.late, each.connections)):
                 if worker.hand(connection):
                     return
 

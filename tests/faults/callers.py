@@ -62,8 +62,8 @@ def reset(leaving: RawCaller) -> None:
 
 
 COMMENT = b": loopguard keep-alive\n\n"
-COMMENTS = 5 * COMMENT
-"""After a second of them the upstream's refusal has been read."""
+COMMENTS = 2 * COMMENT
+"""The first may have been written before the upstream's answer was read, the second was not."""
 
 
 async def leaves(
@@ -71,12 +71,16 @@ async def leaves(
     mode: str,
     *,
     script: Sequence[Answer],
+    answered: bool = False,
     seen: bytes = b"",
     how: Leave = close,
 ) -> Seen:
-    """Leave once something has been read, or once the upstream has been asked."""
+    """Leave once the upstream was asked, or has answered, and something has been read since."""
     async with here.calling(script, mode) as (leaving, name):
         await asked_upstream(here, name)
+        if answered:
+            await until(lambda: here.asked(name)[0].answered)
+            leaving.body.clear()
         if seen:
             await leaving.until(seen)
         how(leaving)
@@ -87,17 +91,23 @@ async def leaves(
 
 async def asked_upstream(here: Ground, name: str) -> None:
     """Wait until the upstream has been asked."""
-    await until(lambda: any(each.headers.get("x-script") == name for each in here.fake.attempts))
+    await until(lambda: bool(here.asked(name)))
 
 
 def leaving(
-    what: str, script: Sequence[Answer], recorded: str, served: Sequence[str], seen: bytes = b""
+    what: str,
+    script: Sequence[Answer],
+    recorded: str,
+    served: Sequence[str],
+    seen: bytes = b"",
+    *,
+    answered: bool = False,
 ) -> list[Fault]:
     """Two rows: it closes its connection, or resets it."""
     return [
         caller(
             f"{verb} {what}",
-            partial(leaves, script=script, seen=seen, how=how),
+            partial(leaves, script=script, answered=answered, seen=seen, how=how),
             "left",
             recorded,
             served,
@@ -134,6 +144,7 @@ LEAVING = [
         "refused; departed",
         ("held", "live"),
         COMMENTS,
+        answered=True,
     ),
 ]
 

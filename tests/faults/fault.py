@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from traceback import extract_tb
 from typing import Any
 
 from tests.faults.ground import Seen
@@ -69,6 +70,8 @@ async def play(one: Try, ground: Any, result: Result) -> None:
     try:
         seen: Any = await one.run(ground)
     except Exception as error:  # noqa: BLE001 - a try that fails is a line of the table
-        seen = f"{type(error).__name__} {error}"
+        mine = [step for step in extract_tb(error.__traceback__) if "/tests/" in step.filename]
+        way = " > ".join(f"{step.name}:{step.lineno}" for step in mine)
+        seen = f"{type(error).__name__} {error} ({way})"
     if seen != one.expected:
         result.lost.append(f"{one.how}: {seen} in the place of {one.expected}")

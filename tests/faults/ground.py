@@ -34,7 +34,7 @@ from loopguard.core.events import Done, Event, Finish, TextDelta, UpstreamFault
 from tests.end_to_end.command import Command, serving
 from tests.end_to_end.raw_caller import RawCaller, asked, connected, metrics
 from tests.fake_openrouter import GENERATION_ID, FakeOpenRouter, Line, Reply, Step, wait
-from tests.fake_openrouter.server import WIRES, Answer
+from tests.fake_openrouter.server import WIRES, Answer, Request
 
 CHAT = "/chat/completions"
 TEXT = "The good answer: café, naïve, 😀, 漢字."
@@ -190,8 +190,7 @@ class Ground:
         return _stream(caller, path)
 
     def _whole(self, caller: RawCaller, path: str, name: str) -> str:
-        sent = [request for request in self.fake.attempts if request.headers["x-script"] == name]
-        body = caller.body.decode().replace(sent[-1].generation_id, GENERATION_ID)
+        body = caller.body.decode().replace(self.asked(name)[-1].generation_id, GENERATION_ID)
         if json.loads(body) != WIRES[path].whole(GOOD):
             return "another reply"
         return "the reply" + _attempts(caller)
@@ -223,9 +222,13 @@ class Ground:
             )
             return {attempt: reason or state for attempt, state, reason in rows}
 
+    def asked(self, name: str) -> list[Request]:
+        """What the upstream was asked for an exchange."""
+        return [each for each in self.fake.attempts if each.headers.get("x-script") == name]
+
     async def nothing_left(self, name: str) -> None:
         """Wait until each connection of an exchange is closed, or idle after a reply's end."""
-        mine = [each for each in self.fake.attempts if each.headers.get("x-script") == name]
+        mine = self.asked(name)
         await until(lambda: all(each.answered or not each.connection.open for each in mine))
 
     async def next_works(self) -> None:

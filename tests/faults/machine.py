@@ -8,6 +8,7 @@ import contextlib
 import os
 import resource
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -278,6 +279,35 @@ async def worker_killed(folder: Path) -> Seen:
         return " or ".join(sorted(got)), f"broken ({' or '.join(entries)}) of each"
 
 
+async def worker_hung(folder: Path) -> Seen:
+    """Stop one of two workers for good while both stream; ask on before and after its end."""
+    async with ground(folder, server__workers="2") as here, contextlib.AsyncExitStack() as stack:
+        gate = asyncio.Event()
+        good = parts(CHAT, "live", Reading())
+        script = [[head(), close], [head(), *good.begun, wait(gate), *good.rest]]
+        running = [
+            await stack.enter_async_context(here.calling(script, "live")) for _ in range(2 * ASKED)
+        ]
+        for caller, _ in running:
+            await caller.until(b"The good")
+        first, _ = await here.command.workers(2)
+        os.kill(first, signal.SIGSTOP)
+        await here.command.line("a worker is silent")
+        await asyncio.gather(*(here.next_works() for _ in range(2 * ASKED)))
+        gate.set()
+        got = Counter(
+            await asyncio.gather(*(here.got(caller, "live", name) for caller, name in running))
+        )
+        assert got == {"cut off": ASKED, REPLY: ASKED}, got
+        await here.command.workers(3)
+        for _, name in running:
+            await here.nothing_left(name)
+        entries = {here.entries(name)[1] for _, name in running}
+        await here.next_works()
+        assert (await metrics(here.command.admin))["loopguard_worker_deaths_total"] == 1
+        return " or ".join(sorted(got)), f"broken ({' or '.join(entries)}) of each"
+
+
 ROOM_BYTES = 40_000_000
 NOTE = "x" * 30_000_000
 """A body of this size is within the shipped limit, and is there twice while it is put together."""
@@ -413,6 +443,12 @@ MACHINE = [
     machine(
         "one of two workers is killed while both stream",
         worker_killed,
+        "cut off or the reply, attempt 2",
+        "broken (owed) of each",
+    ),
+    machine(
+        "one of two workers hangs while both stream",
+        worker_hung,
         "cut off or the reply, attempt 2",
         "broken (owed) of each",
     ),
