@@ -143,8 +143,10 @@ class Seen(NamedTuple):
         origin: what the stream says of itself.
         created: Unix seconds, for events that carry them.
         last: the last chunk that has reached the caller, None where none has.
+        unfinished: the choices whose finish has not, in order.
     """
 
     origin: GenerationId
     created: int
     last: dict[str, Any] | None
+    unfinished: tuple[int, ...] = (0,)

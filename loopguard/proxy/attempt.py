@@ -18,6 +18,7 @@ What a piece of the stream means is decided in `_take` and below, which do no I/
 the attempt's end is decided in `loopguard.core.retry`.
 """
 
+from collections.abc import Collection
 from time import perf_counter
 from typing import assert_never
 
@@ -132,6 +133,11 @@ class Attempt:
             if isinstance(expired, Stalled) and self._has_finished:
                 return Completed()
             return expired
+
+    @property
+    def begun(self) -> Collection[int]:
+        """The choices that have begun."""
+        return self._begun
 
     @property
     def _has_finished(self) -> bool:
@@ -262,6 +268,7 @@ class Attempt:
                 self.usage = event
             case Finish():
                 self._finished.add(event.choice)
+                self.relay.finish(event.choice)
                 trip = self.detector.take_verdict(event.reason, event.choice)
             case UpstreamFault(status):
                 body = self._dialect.fault_body(event)

@@ -410,8 +410,10 @@ class Exchange:
     def _seen(self) -> Seen:
         """What an event of ours continues: the stream that the caller has seen, or none."""
         now = int(self._shared.wall_clock())
-        if self._attempt is not None and self._committed and self._attempt.origin is not None:
-            return Seen(self._attempt.origin, now, self._attempt.relay.last)
+        attempt = self._attempt
+        if attempt is not None and self._committed and attempt.origin is not None:
+            unfinished = sorted(set(attempt.begun) - attempt.relay.finished)
+            return Seen(attempt.origin, now, attempt.relay.last, tuple(unfinished))
         ours = GenerationId(f"loopguard-{self.record.exchange}", self._plan.model, None)
         return Seen(ours, now, None)
 

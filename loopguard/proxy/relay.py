@@ -68,6 +68,7 @@ class LiveRelay:
     Attributes:
         committed: whether a byte of the reply has left.
         last: the last chunk that has left.
+        finished: the choices whose finish has left.
     """
 
     def __init__(self, caller: Caller, plan: Plan, figures: Figures, max_held_bytes: int) -> None:
@@ -78,10 +79,12 @@ class LiveRelay:
         self._headers: ResponseHeaders = ()
         self._waiting: list[bytes] = []
         self._newest: dict[str, Any] | None = None
+        self._finishing: set[int] = set()
         self._carries = False
         self.held_bytes = 0
         self.committed = False
         self.last: dict[str, Any] | None = None
+        self.finished: set[int] = set()
 
     def begin(self, headers: ResponseHeaders) -> None:
         """Take the headers of the upstream's response."""
@@ -90,6 +93,10 @@ class LiveRelay:
     def skip(self, raw: bytes) -> None:
         """Take a block without data: a comment."""
         self._wait(raw)
+
+    def finish(self, choice: int) -> None:
+        """Note that the event which is taken next has the finish of a choice."""
+        self._finishing.add(choice)
 
     def take(self, block: sse.Block, parsed: Parsed, *, carries: bool) -> None:
         """Take an event, which may carry something of the reply."""
@@ -142,6 +149,7 @@ class LiveRelay:
         self.held_bytes = 0
         self.committed = True
         self.last = self._newest
+        self.finished |= self._finishing
 
     @property
     def overfull(self) -> bool:
@@ -168,6 +176,7 @@ class HeldRelay:
 
     committed = False
     last = None
+    finished: frozenset[int] = frozenset()
 
     def __init__(
         self, caller: Caller, plan: Plan, figures: Figures, max_held_bytes: int, dialect: Dialect
@@ -186,6 +195,9 @@ class HeldRelay:
 
     def skip(self, raw: bytes) -> None:
         """Comments are not kept."""
+
+    def finish(self, choice: int) -> None:
+        """The event itself is kept."""
 
     def take(self, block: sse.Block, parsed: Parsed, *, carries: bool) -> None:  # noqa: ARG002
         """Take an event."""

@@ -19,12 +19,14 @@ from tests.end_to_end.raw_caller import (
 )
 from tests.fake_openrouter import (
     DONE,
+    GENERATION_ID,
     PROCESSING,
     Message,
     Reply,
     ToolCall,
     close,
     encrypted,
+    event,
     head,
     loop,
     reset,
@@ -227,6 +229,33 @@ async def test_finish_instead_of_an_error(guarded: Guard) -> None:
         assert last["id"] == ours.fake.attempts[0].generation_id
         assert b"error" not in caller.body
         assert ours.records[0].outcome == "looped"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_every_unfinished_choice_is_finished(guarded: Guard, path: str) -> None:
+    """Of several choices each that is unfinished for its caller is finished, and no other one.
+
+    The first has ended; the end of the third waits behind the loop and is thrown away with it.
+    """
+
+    def chunk(index: int, text: str = "", finish: str | None = None) -> bytes:
+        said = {"text": text} if path == "/v1/completions" else {"delta": {"content": text}}
+        choice = {"index": index, **said, "finish_reason": finish}
+        return event({"id": GENERATION_ID, "choices": [choice]})
+
+    begun = [chunk(index, LEAD_IN) for index in range(4)] + [chunk(0, finish="stop")]
+    looping = [chunk(1, "void 0; " * 400), chunk(2, finish="stop"), chunk(1, "void 0; " * 400)]
+    steps = [head(), *begun, *looping, stall]
+    async with guarded([steps], profiles__default__live_trip="finish") as ours:
+        caller = await ask(ours, STREAM | {"prompt": "x"}, LIVE[1], path=path)
+        choices = [choice for chunk in chunks_of(caller.body) for choice in chunk["choices"]]
+        finished = [
+            (choice["index"], choice["finish_reason"])
+            for choice in choices
+            if choice["finish_reason"]
+        ]
+        assert finished == [(0, "stop"), (1, "length"), (2, "length"), (3, "length")]
+        assert caller.body.endswith(DONE)
 
 
 async def test_finish_is_for_what_has_left(guarded: Guard) -> None:

@@ -451,9 +451,20 @@ def refusal_event(refused: Refused, seen: Seen) -> bytes:
 
 def finish_event(seen: Seen) -> bytes:
     """The events that end a stream as if the reply had reached its output cap."""
-    choice = {"index": 0, "delta": {"content": ""}, "finish_reason": "length"}
-    chunk = _chunk(seen) | {"choices": [choice]}
-    return sse.encode(json_text.dumps(chunk)) + sse.encode(runs.SENTINEL)
+    return finish_choices(_chunk(seen), {"delta": {"content": ""}}, seen)
+
+
+def finish_choices(chunk: Json, empty: Json, seen: Seen) -> bytes:
+    """A finish for each choice that has none, and the sentinel.
+
+    Args:
+        chunk: what each of the events says of its stream.
+        empty: a choice that says nothing.
+        seen: what they continue.
+    """
+    choices = [{"index": index, **empty, "finish_reason": "length"} for index in seen.unfinished]
+    events = [sse.encode(json_text.dumps(chunk | {"choices": [choice]})) for choice in choices]
+    return b"".join(events) + sse.encode(runs.SENTINEL)
 
 
 def _chunk(seen: Seen) -> Json:

@@ -168,9 +168,7 @@ def refusal_event(refused: Refused, seen: Seen) -> bytes:
 
 def finish_event(seen: Seen) -> bytes:
     """The events that end a stream as if the reply had reached its output cap."""
-    choices = [{"index": 0, "text": "", "finish_reason": "length"}]
-    chunk = _chunk(seen) | {"choices": choices}
-    return sse.encode(json_text.dumps(chunk)) + sse.encode(runs.SENTINEL)
+    return chat.finish_choices(_chunk(seen), {"text": ""}, seen)
 
 
 def _chunk(seen: Seen) -> Json:
