@@ -40,7 +40,7 @@ from loopguard.proxy.loop_memory import LoopMemory
 from loopguard.proxy.record import ExchangeRecord
 from loopguard.proxy.report import Report
 from loopguard.proxy.routes import Routes, Service
-from loopguard.proxy.sight import DiscardedReply, Sights
+from loopguard.proxy.sight import Sights
 from loopguard.proxy.upstream import Upstream, environment_proxy
 from loopguard.settings import ConfigurationError, Settings, load
 from loopguard.settings import Ledger as LedgerSettings
@@ -189,7 +189,7 @@ async def open_console(
         market = Market(session, settings.upstream.base_url, settings.ledger.look_up_timeout_s)
         console = Console(
             Now(fleet.sights),
-            ThrownAway(database, fleet.discarded, market.terms),
+            ThrownAway(database, market.terms),
             file,
             in_use,
         )
@@ -271,7 +271,7 @@ class Api:
         self._books = await self._opened.enter_async_context(open_books(settings, self._metrics))
         await self._opened.enter_async_context(self._upstreams)
         self._upstream = await self._open_upstream(settings)
-        self._report = Report(self._metrics, time.time, readers)
+        self._report = Report(self._metrics, readers)
         self._loop_memory = LoopMemory(settings.loop_memory.ttl_s, time.monotonic)
         self._routes = Routes(self._service(settings))
         application = web.Application(client_max_size=server.max_body_bytes)
@@ -364,10 +364,6 @@ class Api:
     async def sights(self) -> Sights:
         """The exchanges in flight."""
         return self._routes.sights()
-
-    async def discarded(self) -> list[DiscardedReply]:
-        """The latest replies that tripped, the newest last."""
-        return list(self._report.discarded)
 
     async def refresh(self) -> None:
         """Sum up what is held back, which changes with every chunk."""

@@ -57,7 +57,6 @@ class _Worker:
         self._api = api
         self._channel.answers |= {
             "sights": api.sights,
-            "discarded": api.discarded,
             "refresh": api.refresh,
             "flush": api.flush,
             "settle": api.settle,

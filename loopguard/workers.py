@@ -34,7 +34,7 @@ from loopguard.metrics import FOLDER_VARIABLE, CommandMetrics, forget_gauges
 from loopguard.proxy.fleet import Fleet
 from loopguard.proxy.in_use import InUse
 from loopguard.proxy.listener import BACKLOG
-from loopguard.proxy.sight import DiscardedReply, Sights
+from loopguard.proxy.sight import Sights
 from loopguard.settings import ConfigurationError, Settings
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  a folder of its own is made in it, for this user alone
@@ -227,10 +227,6 @@ class _RemoteWorker:
         """What `Api.sights` says; likewise the others."""
         sights: Sights = await self._channel.ask("sights")
         return sights
-
-    async def discarded(self) -> list[DiscardedReply]:
-        replies: list[DiscardedReply] = await self._channel.ask("discarded")
-        return replies
 
     async def refresh(self) -> None:
         await self._channel.ask("refresh")

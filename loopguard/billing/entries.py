@@ -35,6 +35,9 @@ class Abandoned:
         generation: the upstream's id of it, None where it was not told in time.
         reason: why it was abandoned.
         rule: the detector's rule that tripped, None for every reason but ``looped``.
+        channel: where it tripped, likewise.
+        sentence: the trip's, likewise.
+        sample: a piece of what repeated, None where the profile does not allow it.
         model: as the upstream named it, else as the caller asked for it.
         provider: as the upstream named it.
         profile: the profile of the exchange.
@@ -49,6 +52,9 @@ class Abandoned:
     generation: str | None
     reason: Reason
     rule: str | None
+    channel: str | None
+    sentence: str | None
+    sample: str | None
     model: str
     provider: str | None
     profile: str

@@ -195,7 +195,9 @@ async def read_entries(
 async def latest_loops(
     database: Database, *, model: str | None, profile: str | None, at_most: int
 ) -> list[dict[str, Any]]:
-    """Return the entries that looped, the newest first, each by the names in ``ENTRY_COLUMNS``.
+    """Return the entries that looped, the newest first.
+
+    Each is told by the names in ``ENTRY_COLUMNS``, and its ``sample``.
 
     Args:
         database: the ledger's.
@@ -204,9 +206,10 @@ async def latest_loops(
         at_most: so many rows.
     """
     query = (
-        select(*(entries.c[column] for column in ENTRY_COLUMNS))
+        select(*(entries.c[column] for column in (*ENTRY_COLUMNS, "sample")))
         .where(_looped)
-        .order_by(entries.c.at_s.desc())
+        # Within a second the names of exchanges tell the order.
+        .order_by(entries.c.at_s.desc(), entries.c.exchange.desc(), entries.c.attempt.desc())
         .limit(at_most)
     )
     for column, wanted in ((entries.c.model, model), (entries.c.profile, profile)):
@@ -267,6 +270,8 @@ ENTRY_COLUMNS = (
     "fingerprint",
     "reason",
     "rule",
+    "channel",
+    "sentence",
     "words",
     "chars",
     "state",
@@ -276,7 +281,8 @@ ENTRY_COLUMNS = (
     "completion_tokens",
     "cancelled",
 )
-"""What there is to tell of an entry; the other columns are the queue's."""
+"""What there is to tell of an entry. The other columns are the queue's, but for the sample: what is
+exported travels, and text of a reply should not by the way."""
 
 _looped = entries.c.reason == "looped"
 _unpriced = entries.c.state == "unpriced"

@@ -47,14 +47,20 @@ FLUSH_S = 5.0
 
 LONGEST_NAME_CHARS = 256
 """What is kept of a name (of a model, a run, a generation). Callers and upstreams write them; none
-that means something is longer."""
+that means something is longer, and neither is the sentence or the sample of a trip."""
 
 PRUNED_ROWS = 1_000
 """Deleted in one transaction, so that deleting a year of rows holds nobody up."""
 
 
 class Ledger:
-    """Entries of abandoned generations and rows of exchanges, written behind the callers' backs."""
+    """Entries of abandoned generations and rows of exchanges, written behind the callers' backs.
+
+    Attributes:
+        database: where they are.
+        newest_loop: names the entry of a loop that was written last, ``EXCHANGE/ATTEMPT``; empty
+            until there is one.
+    """
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class Ledger:
             clock: tells the UNIX time in seconds.
         """
         self.database = database
+        self.newest_loop = ""
         self._metrics = metrics
         self._first_look_s = first_look_s
         self._lease_s = lease_s
@@ -279,6 +286,9 @@ class Ledger:
             for table, rows in ((entries, new_entries), (exchanges, new_exchanges)):
                 if rows:
                     await connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
+        for row in new_entries:
+            if row["reason"] == "looped":
+                self.newest_loop = f"{row['exchange']}/{row['attempt']}"
 
     def _never_priced(self, abandoned: Abandoned) -> UnpricedReason | None:
         if self._first_look_s is None:

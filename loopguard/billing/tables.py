@@ -68,6 +68,9 @@ entries = Table(
     Column("look_at_s", Double, nullable=False),
     Column("leased_until_s", Double, nullable=False),
     Column("seen_unfinished", Boolean, nullable=False),
+    Column("channel", Text),
+    Column("sentence", Text),
+    Column("sample", Text),
 )
 
 exchanges = Table(

@@ -26,7 +26,7 @@ def told(sights: Sights) -> Json:
         "in_flight": sights.in_flight,
         "suspected": sights.suspected,
         "exchanges": [_row(sight) for sight in sights.shown],
-        "newest": sights.newest,
+        "newest_loop": sights.newest_loop,
     }
 
 

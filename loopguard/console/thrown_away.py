@@ -1,13 +1,7 @@
-"""What was thrown away: the latest discarded replies, and the figures of the last day.
-
-The ledger says all that it knows. What it does not keep of a reply (the channel, the trip's
-sentence, a sample where the profile allows one) is taken from what the processes remember of the
-latest, and so are replies that are still on their way to the ledger.
-"""
+"""What was thrown away, as the ledger has it: the latest replies, and the figures of a day."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -22,7 +16,6 @@ from loopguard.billing.figures import (
     summarise,
 )
 from loopguard.billing.market import Terms, TermsOf
-from loopguard.proxy.sight import DiscardedReply
 
 Json: TypeAlias = dict[str, Any]
 
@@ -31,13 +24,28 @@ LISTED_REPLIES = 100
 
 HOURS = 24
 
+_REPLY = (
+    "exchange",
+    "attempt",
+    "at_s",
+    "model",
+    "profile",
+    "rule",
+    "channel",
+    "words",
+    "chars",
+    "sentence",
+    "sample",
+    "state",
+    "unpriced_reason",
+)
+
 
 class ThrownAway:
     """Reads the ledger for the console.
 
     Args:
         database: the ledger's.
-        remembered: the latest discarded replies of every process.
         terms_of: tells where a model's replies end and what a token costs, for the estimate.
         wall_clock: seconds since 1970.
     """
@@ -45,12 +53,10 @@ class ThrownAway:
     def __init__(
         self,
         database: Database,
-        remembered: Callable[[], Awaitable[Iterable[DiscardedReply]]],
         terms_of: TermsOf,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._database = database
-        self._remembered = remembered
         self._terms_of = terms_of
         self._wall_clock = wall_clock
 
@@ -67,12 +73,7 @@ class ThrownAway:
         entries = await latest_loops(
             self._database, model=model, profile=profile, at_most=LISTED_REPLIES
         )
-        remembered = [
-            reply
-            for reply in await self._remembered()
-            if model in (None, reply.model) and profile in (None, reply.profile)
-        ]
-        return merged(remembered, entries)[:LISTED_REPLIES]
+        return [_reply(entry) for entry in entries]
 
     async def figures(self) -> Json:
         """The last day by model and by hour, and how the ledger stands.
@@ -136,36 +137,7 @@ def _hour(hour: datetime, figures: Figures) -> Json:
     }
 
 
-def merged(
-    remembered: Iterable[DiscardedReply], entries: Iterable[Mapping[str, Any]]
-) -> list[Json]:
-    """Both accounts of the same replies as one, the newest first.
-
-    Args:
-        remembered: what processes remember.
-        entries: what the ledger says, by ``loopguard.billing.figures.ENTRY_COLUMNS``.
-    """
-    replies: dict[tuple[str, int], Json] = {}
-    for entry in entries:
-        cost_usd = entry["cost_usd"]
-        replies[entry["exchange"], entry["attempt"]] = {
-            "exchange": entry["exchange"],
-            "attempt": entry["attempt"],
-            "at_s": entry["at_s"],
-            "model": entry["model"],
-            "profile": entry["profile"],
-            "rule": entry["rule"],
-            "channel": None,
-            "words": entry["words"],
-            "chars": entry["chars"],
-            "sentence": None,
-            "sample": None,
-            "state": entry["state"],
-            "unpriced_reason": entry["unpriced_reason"],
-            "cost_usd": None if cost_usd is None else float(cost_usd),
-        }
-    unbooked = {"state": "owed", "unpriced_reason": None, "cost_usd": None}
-    for reply in remembered:
-        key = (reply.exchange, reply.attempt)
-        replies[key] = unbooked | replies.get(key, {}) | asdict(reply)
-    return sorted(replies.values(), key=lambda reply: reply["at_s"], reverse=True)
+def _reply(entry: Mapping[str, Any]) -> Json:
+    cost_usd = entry["cost_usd"]
+    told = {name: entry[name] for name in _REPLY}
+    return told | {"cost_usd": None if cost_usd is None else float(cost_usd)}

@@ -26,7 +26,7 @@ class Profile:
         detection: what is watched, by which rules.
         request_gate: whether repetition that the request asks for raises the rules' floors.
         stop_on_identical: whether two discarded attempts with the same text end the retrying.
-        log_sample: whether a piece of what repeated is logged.
+        log_sample: whether a piece of what repeated is logged and kept in the ledger.
         escape: what a retry after a trip changes.
     """
 

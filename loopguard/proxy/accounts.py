@@ -32,6 +32,11 @@ class Accounts:
         self._ledger = ledger
         self._keys = keys
 
+    @property
+    def newest_loop(self) -> str:
+        """Names the looping reply that was written down last; empty until there is one."""
+        return self._ledger.newest_loop
+
     async def attempt_ended(
         self, exchange: ExchangeRecord, attempt: AttemptRecord, key: str | None
     ) -> None:
@@ -55,6 +60,9 @@ class Accounts:
                 generation=attempt.generation,
                 reason=cast("Reason", attempt.outcome),
                 rule=attempt.rule,
+                channel=attempt.channel,
+                sentence=attempt.trip,
+                sample=attempt.sample,
                 model=exchange.model or "",
                 provider=attempt.provider,
                 profile=exchange.profile,

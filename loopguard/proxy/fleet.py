@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from loopguard.channel import Gone
 from loopguard.errors import ModelResponseLoop
-from loopguard.proxy.sight import SHOWN_EXCHANGES, DiscardedReply, Sights
+from loopguard.proxy.sight import SHOWN_EXCHANGES, Sights
 from loopguard.settings import Settings
 
 _log = logging.getLogger("loopguard")
@@ -25,9 +25,6 @@ class Worker(Protocol):
 
     async def sights(self) -> Sights:
         """The exchanges in flight."""
-
-    async def discarded(self) -> list[DiscardedReply]:
-        """The latest replies that tripped, the newest last."""
 
     async def refresh(self) -> None:
         """Bring the gauges up to date that are not kept so."""
@@ -69,7 +66,7 @@ class Fleet:
         return bool(self.workers) and not self.draining
 
     async def sights(self) -> Sights:
-        """The exchanges in flight; ``newest`` names each worker's own latest discarded reply."""
+        """The exchanges in flight; ``newest_loop`` names the latest of each worker."""
         answers = await self._ask_all(lambda worker: worker.sights())
         shown = [sight for answer in answers for sight in answer.shown]
         shown.sort(key=lambda sight: (sight.state != "suspected", -sight.elapsed_s))
@@ -77,14 +74,8 @@ class Fleet:
             in_flight=sum(answer.in_flight for answer in answers),
             suspected=sum(answer.suspected for answer in answers),
             shown=shown[:SHOWN_EXCHANGES],
-            newest=" ".join(answer.newest for answer in answers if answer.newest),
+            newest_loop=" ".join(answer.newest_loop for answer in answers if answer.newest_loop),
         )
-
-    async def discarded(self) -> list[DiscardedReply]:
-        """The latest replies that tripped, the newest last."""
-        answers = await self._ask_all(lambda worker: worker.discarded())
-        replies = [reply for answer in answers for reply in answer]
-        return sorted(replies, key=lambda reply: reply.at_s)
 
     async def refresh(self) -> None:
         """Bring the gauges up to date that are not kept so."""

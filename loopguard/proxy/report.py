@@ -1,17 +1,11 @@
 """Tells metrics and the log what has happened."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 
-from loopguard.billing.ledger import name
 from loopguard.errors import LoopguardError
 from loopguard.metrics import Metrics
 from loopguard.proxy.record import AttemptRecord, ExchangeRecord
-from loopguard.proxy.sight import DiscardedReply
-
-LATEST_REPLIES = 200
-"""Of a kilobyte each at the most; what is older is the ledger's alone."""
 
 _log = logging.getLogger("loopguard")
 
@@ -21,23 +15,16 @@ class Report:
 
     Args:
         metrics: what is counted.
-        wall_clock: seconds since 1970.
         readers: are given the record of each ended exchange.
-
-    Attributes:
-        discarded: the latest replies that tripped, the newest last.
     """
 
     def __init__(
         self,
         metrics: Metrics,
-        wall_clock: Callable[[], float],
         readers: Sequence[Callable[[ExchangeRecord], None]] = (),
     ) -> None:
         self._metrics = metrics
-        self._wall_clock = wall_clock
         self._readers = readers
-        self.discarded: deque[DiscardedReply] = deque(maxlen=LATEST_REPLIES)
 
     def exchange_began(self) -> None:
         """An exchange has begun."""
@@ -57,21 +44,6 @@ class Report:
                 attempt.channel,
                 attempt.words,
                 attempt.chars,
-            )
-            self.discarded.append(
-                DiscardedReply(
-                    exchange=exchange.exchange,
-                    attempt=attempt.attempt,
-                    at_s=self._wall_clock(),
-                    model=name(exchange.model or ""),
-                    profile=exchange.profile,
-                    rule=attempt.rule,
-                    channel=attempt.channel,
-                    words=attempt.words,
-                    chars=attempt.chars,
-                    sentence=attempt.trip or "",
-                    sample=attempt.sample,
-                )
             )
 
     def loops_exhausted(self, exchange: ExchangeRecord) -> None:

@@ -191,7 +191,6 @@ class Routes:
 
     def sights(self) -> Sights:
         """The exchanges in flight; at most 100 are shown, the suspected first, then the oldest."""
-        discarded = self.service.shared.report.discarded
         suspected = {each for each in self.exchanges if each.state == "suspected"}
         shown = nsmallest(
             SHOWN_EXCHANGES,
@@ -202,7 +201,7 @@ class Routes:
             in_flight=len(self.exchanges),
             suspected=len(suspected),
             shown=[exchange.sight() for exchange in shown],
-            newest=f"{discarded[-1].exchange}/{discarded[-1].attempt}" if discarded else "",
+            newest_loop=self.service.shared.accounts.newest_loop,
         )
 
     async def end_connection(self, _: web.Request, response: web.StreamResponse) -> None:

@@ -1,4 +1,4 @@
-"""What an operator sees of the exchanges that run and of the replies discarded lately."""
+"""What an operator sees of the exchanges that run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,37 +51,11 @@ class Sights(NamedTuple):
         in_flight: how many run.
         suspected: how many of them may be near a trip.
         shown: a bounded number of them.
-        newest: names the latest discarded reply, ``EXCHANGE/ATTEMPT``; empty where there is none.
+        newest_loop: names the looping reply that the ledger was told of last; empty where there is
+            none.
     """
 
     in_flight: int
     suspected: int
     shown: list[Sight]
-    newest: str
-
-
-@dataclass(frozen=True, slots=True)
-class DiscardedReply:
-    """A reply that tripped: what the ledger keeps of it, and what it does not.
-
-    Attributes:
-        exchange: with ``attempt`` it names the ledger's entry.
-        at_s: when, seconds since 1970.
-        model: as the ledger names it; empty where the caller named none.
-        words: read of it, all channels.
-        chars: likewise.
-        sentence: the trip's.
-        sample: a piece of what repeated, where the profile allows it.
-    """
-
-    exchange: str
-    attempt: int
-    at_s: float
-    model: str
-    profile: str
-    rule: str
-    channel: str
-    words: int
-    chars: int
-    sentence: str
-    sample: str | None
+    newest_loop: str

@@ -205,7 +205,14 @@ async def a_day(url: str) -> None:
                     attempt=attempt,
                     generation=f"gen-{number}-{attempt}",
                     reason="looped",
-                    rule=draw.choice(["stretch", "stretch", "frequency"]),
+                    rule="stretch",
+                    channel=draw.choice(["content", "content", "reasoning", "arguments"]),
+                    sentence=(
+                        f"nothing new said in {written - 300} characters, {written // 6} words "
+                        f"into the reply ({written // 6} words, {written} characters read before "
+                        "it was abandoned)"
+                    ),
+                    sample=None,
                     model=model,
                     provider=None,
                     profile="default",

@@ -23,7 +23,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def now(looks: list[int]) -> Now:
     async def look() -> Sights:
         looks.append(len(looks))
-        return Sights(in_flight=len(looks), suspected=0, shown=[], newest="")
+        return Sights(in_flight=len(looks), suspected=0, shown=[], newest_loop="")
 
     return Now(look)
 
@@ -87,7 +87,7 @@ async def test_a_look_that_fails_is_not_the_last(
         looks.append(len(looks))
         if len(looks) == 2:
             raise OSError
-        return Sights(in_flight=len(looks), suspected=0, shown=[], newest="")
+        return Sights(in_flight=len(looks), suspected=0, shown=[], newest_loop="")
 
     async with aclosing(Now(look).follow()) as events:
         assert await first(events, 3) == [1, 3, 4]

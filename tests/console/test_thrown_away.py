@@ -1,63 +1,33 @@
-"""What the ledger and the processes say of the same replies."""
+"""What the ledger says of what was thrown away."""
 
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loopguard.billing.market import Terms
-from loopguard.console.thrown_away import merged, saved_usd
-from loopguard.proxy.sight import DiscardedReply
-from tests.console.operated import operated
+from loopguard.console.thrown_away import saved_usd
+from tests.console.operated import PROFILE, operated
 from tests.fake_openrouter import Reply, head, loop, stall
 
 
-def entry(exchange: str, at_s: int, **named: Any) -> dict[str, Any]:
-    values = {
-        "exchange": exchange,
-        "attempt": 1,
-        "at_s": at_s,
-        "model": "m/x",
-        "profile": "default",
-        "rule": "stretch",
-        "words": 960,
-        "chars": 3840,
-        "state": "priced",
-        "unpriced_reason": None,
-        "cost_usd": Decimal("0.25"),
-    }
-    return values | named
-
-
-def remembered(exchange: str, at_s: float, **named: Any) -> DiscardedReply:
-    values = {
-        "model": "m/x",
-        "profile": "default",
-        "rule": "stretch",
-        "channel": "content",
-        "words": 960,
-        "chars": 3840,
-        "sentence": "nothing new said",
-        "sample": "void 0; ",
-    }
-    return DiscardedReply(exchange=exchange, attempt=1, at_s=at_s, **values | named)
-
-
-def test_both_accounts_become_one() -> None:
-    """A reply is told once: its price by the ledger, its sentence by the process that cut it."""
-    told = merged(
-        [remembered("a", 10.5), remembered("b", 30.5, model="")],
-        [entry("a", 10), entry("c", 20, state="unpriced", cost_usd=None, unpriced_reason="no_id")],
+def test_a_trip_outlives_a_restart(tmp_path: Path) -> None:
+    """What a trip said is the ledger's, and its sample with it where the profile allows one."""
+    default, _, _ = PROFILE.partition("[profiles.unarmed]")
+    allowed = default.replace("profiles.default", "profiles.sampled").replace(
+        'relay = "hold" ', 'log_sample = true\nrelay = "hold" '
     )
-    assert [(reply["exchange"], reply["state"], reply["cost_usd"]) for reply in told] == [
-        ("b", "owed", None),
-        ("c", "unpriced", None),
-        ("a", "priced", 0.25),
-    ]
-    assert [reply["sentence"] for reply in told] == ["nothing new said", None, "nothing new said"]
-    assert [reply["sample"] for reply in told] == ["void 0; ", None, "void 0; "]
-    assert told[0]["model"] == ""
+    script = [loop(), Reply("Good.")]
+    with operated(tmp_path, [*script, *script], profiles=default + allowed) as ours:
+        for profile in ("default", "sampled"):
+            assert ours.ask("m/x", Profile=profile)[0] == 200
+    with operated(tmp_path, [], profiles=default + allowed) as ours:
+        told = ours.request("GET", "/replies")[1]
+    assert [reply["profile"] for reply in told] == ["sampled", "default"]
+    for reply in told:
+        assert (reply["rule"], reply["channel"], reply["chars"]) == ("stretch", "content", 3840)
+        assert reply["sentence"].startswith("nothing new said in 3816 characters")
+        assert ("void 0; " in (reply["sample"] or "")) == (reply["profile"] == "sampled")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +69,7 @@ def test_the_workers_of_a_command_are_one(tmp_path: Path) -> None:
         assert ours.ask("m/x", script="cut")[0] == 200
         seen = ours.seen(lambda told: told["suspected"] == told["in_flight"] == 8)
         assert {row["model"] for row in seen["exchanges"]} == {f"m/{n}" for n in range(8)}
-        assert seen["newest"]
+        assert seen["newest_loop"]
         _, (reply,), _ = ours.request("GET", "/replies")
         assert (reply["model"], reply["chars"]) == ("m/x", 3840)
         assert reply["sentence"].startswith("nothing new said")

@@ -60,7 +60,7 @@ export const PROFILE = [
       choice("live_trip", "A live loop ends with", ["error", "finish"], "error fails the caller; finish reads like a reply that met its length, and the loop's beginning is kept."),
       number("stream_idle_s", "Silence until stalled", "seconds", "Shorter asks again sooner, and cuts models that think in silence."),
       number("call_timeout_s", "One attempt may take", "seconds", "Shorter bounds the wait, and gives long replies up."),
-      switches("log_sample", "Samples", "On, up to 200 characters of what repeated are logged and shown here: text of the reply."),
+      switches("log_sample", "Samples", "On, up to 200 characters of what repeated are logged, kept in the ledger and shown here: text of the reply."),
     ],
   },
   {

@@ -28,7 +28,7 @@ function route() {
 }
 
 let stream = null;
-let newest = null;
+let newestLoop = null;
 
 /** Follow while somebody can see it: a tab in the background costs nothing. */
 function follow() {
@@ -50,8 +50,8 @@ function follow() {
   stream.addEventListener("message", (event) => {
     const seen = JSON.parse(event.data);
     showNow(seen);
-    if (seen.newest !== newest) newTrips({ first: newest === null });
-    newest = seen.newest;
+    if (seen.newest_loop !== newestLoop) newTrips({ first: newestLoop === null });
+    newestLoop = seen.newest_loop;
   });
 }
 

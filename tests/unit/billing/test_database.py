@@ -14,6 +14,7 @@ from loopguard.billing.database import (
     migrate,
     migrations,
 )
+from loopguard.billing.figures import latest_loops
 from loopguard.billing.tables import metadata
 
 
@@ -59,6 +60,22 @@ async def test_migrates_forward(database):
         await connection.execute(text("SELECT seen FROM witness"))
     assert sorted(remarks) == ["first", "second"]
     assert version == len(scripts)
+
+
+async def test_entries_of_the_first_version_stay(database):
+    """An entry that was written before trips were kept has none, and is otherwise as it was."""
+    async with database._writing.begin() as connection:
+        await connection.run_sync(migrate, migrations()[:1])
+        await connection.execute(
+            text(
+                "INSERT INTO entries (exchange, attempt, state, reason, model, profile, at_s,"
+                " words, chars, looks, look_at_s, leased_until_s, seen_unfinished)"
+                " VALUES ('e', 1, 'owed', 'looped', 'm/x', 'default', 1, 2, 3, 0, 0, 0, false)"
+            )
+        )
+    (entry,) = await latest_loops(database, model=None, profile=None, at_most=2)
+    assert (entry["exchange"], entry["words"], entry["chars"]) == ("e", 2, 3)
+    assert (entry["channel"], entry["sentence"], entry["sample"]) == (None, None, None)
 
 
 async def test_refuses_what_a_newer_one_wrote(ledger_url, database):

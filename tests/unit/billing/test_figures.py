@@ -183,6 +183,7 @@ async def test_the_latest_loops(running):
     assert await latest(at_most=1) == ["exchange-2"]
     assert await latest(model="a") == ["exchange-2", "exchange-0"]
     assert await latest(model="a", profile="x") == ["exchange-0"]
+    assert running.ledger.newest_loop == "exchange-2/1"
 
 
 async def test_sums_are_exact(running):

@@ -37,6 +37,8 @@ async def test_entry_has_every_field(running):
             "fingerprint": KEY,
             "reason": "looped",
             "rule": "frequency",
+            "channel": "content",
+            "sentence": "2 words repeated across 3000 consecutive words",
             "words": 3065,
             "chars": 12261,
             "state": "owed",
