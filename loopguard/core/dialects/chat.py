@@ -159,6 +159,9 @@ class Parser:
             events.append(TextDelta(text, choice))
         if text := string_of(delta, "refusal"):
             events.append(TextDelta(text, choice))
+        audio = expect(delta.get("audio"), dict) or {}
+        if text := string_of(audio, "transcript"):
+            events.append(TextDelta(text, choice))
         # OpenRouter sends the thinking twice in a delta, as `reasoning` and in the details.
         detailed = "".join(string_of(item, "text") + string_of(item, "summary") for item in details)
         thought = string_of(delta, "reasoning") or string_of(delta, "reasoning_content")
@@ -172,7 +175,7 @@ class Parser:
         parts = [
             expect(delta.get("annotations"), list),
             expect(delta.get("images"), list),
-            expect(delta.get("audio"), dict),
+            audio,
             any(string_of(item, "data") or item.get("signature") for item in details),
         ]
         if len(events) == before and any(parts):

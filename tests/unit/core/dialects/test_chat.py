@@ -98,12 +98,14 @@ def test_unknown_keys_arrive() -> None:
 
 
 def test_audio_is_joined() -> None:
-    """Audio arrives in pieces of its data and transcript."""
+    """Audio arrives in pieces of its data and transcript, and what is spoken is read."""
     lines = [
         chunk({"audio": {"id": "a1", "transcript": "Good "}}),
         chunk({"audio": {"data": "AAAA", "transcript": "day"}}),
         chunk({"audio": {"data": "BBBB", "expires_at": 9, "id": None}}),
     ]
+    read = events(*lines)[1:]
+    assert read == [TextDelta("Good "), TextDelta("day"), OtherDelta()]
     assert hold(lines).whole()["choices"][0]["message"]["audio"] == {
         "id": "a1",
         "transcript": "Good day",
@@ -226,8 +228,9 @@ def test_errors_inside_a_stream(line: bytes, status: int) -> None:
         b'{"choices":[{"delta":{"reasoning":"a","reasoning_details":[{"text":{}}]}}]}',
         b'{"choices":[{"delta":{"annotations":{}}}]}',
         b'{"choices":[{"delta":{"audio":"x"}}]}',
+        b'{"choices":[{"delta":{"audio":{"transcript":7}}}]}',
         b'{"choices":[{"delta":{},"logprobs":[1]}]}',
-        b'{"choices":[],"usage":{"cost":"much"}}',
+        b'{"choices":[],"usage":7}',
     ],
 )
 def test_what_is_no_chunk_is_refused(line: bytes) -> None:
