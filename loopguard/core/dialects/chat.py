@@ -91,7 +91,7 @@ class ChunkParser:
             raise ValueError("a data line is no JSON object")
         try:
             return Parsed(self._events(chunk), chunk, not chunk.get("choices") and "usage" in chunk)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             # Of those the messages may quote the stream.
             raise ValueError("a data line is no chunk of a completion") from None
 

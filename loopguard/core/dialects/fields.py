@@ -1,5 +1,6 @@
 """Fields of a chunk, taken as the kinds that holding and assembling rely on."""
 
+import math
 from collections.abc import Iterable
 from typing import Any, TypeAlias, TypeVar
 
@@ -46,20 +47,31 @@ def usage_of(usage: Json, prompt: Iterable[str], completion: str) -> Usage:
     With a provider key of the caller's own (``is_byok``) the cost is OpenRouter's fee alone, and
     the provider's bill stands beside it (openrouter.md 1.3 and 4): the reply has cost both.
 
+    A figure that cannot be read is not known: a good reply is not broken for its bill.
+
     Args:
         usage: its object.
         prompt: the fields whose sum is the prompt's tokens.
         completion: the field of the completion's.
-
-    Raises:
-        TypeError, ValueError: a figure is no number.
     """
-    cost = usage.get("cost")
+    cost = _number(usage.get("cost"))
     if cost is not None and usage.get("is_byok") is True:
-        details = expect(usage.get("cost_details"), dict) or {}
-        cost = float(cost) + float(details.get("upstream_inference_cost") or 0)
+        details = usage.get("cost_details")
+        bill = details.get("upstream_inference_cost") if isinstance(details, dict) else None
+        cost += _number(bill) or 0.0
     return Usage(
-        sum(int(usage.get(name) or 0) for name in prompt),
-        int(usage.get(completion) or 0),
-        float(cost) if cost is not None else None,
+        sum(int(_number(usage.get(name)) or 0) for name in prompt),
+        int(_number(usage.get(completion)) or 0),
+        cost,
     )
+
+
+def _number(value: object) -> float | None:
+    """A finite number, written as one or as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (OverflowError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

@@ -107,7 +107,7 @@ class Parser:
             return Parsed([], None)
         try:
             return Parsed(list(self._events(chunk)), chunk)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             # Of those the messages may quote the stream.
             raise ValueError("the data of an event is no event of a message") from None
 

@@ -111,7 +111,7 @@ class Parser:
             raise ValueError("the data of an event is no JSON object")
         try:
             return Parsed(self._events(chunk), chunk)
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             # Of those the messages may quote the stream.
             raise ValueError("the data of an event is no event of a response") from None
 

@@ -14,6 +14,7 @@ BILL = {"upstream_inference_cost": 0.2}
         ({"is_byok": True, "cost_details": BILL}, 0.21),
         ({"is_byok": True, "cost_details": {"upstream_inference_cost": None}}, 0.01),
         ({"is_byok": True, "cost_details": None}, 0.01),
+        ({"is_byok": True, "cost_details": ["0.2"]}, 0.01),
         ({"is_byok": True}, 0.01),
         ({"is_byok": True, "cost_details": BILL, "cost": None}, None),
         ({"is_byok": False, "cost_details": BILL}, 0.01),
@@ -29,12 +30,21 @@ def test_the_bill_of_the_callers_own_provider_is_added(
     assert (usage.prompt_tokens, usage.completion_tokens) == (3, 4)
 
 
-@pytest.mark.parametrize("details", [["0.2"], {"upstream_inference_cost": "much"}])
-def test_a_wrong_bill_is_refused(details: object) -> None:
-    """A bill that is no number is refused by a ValueError or a TypeError."""
-    with pytest.raises((TypeError, ValueError)):
-        usage_of(
-            COUNTED | {"is_byok": True, "cost_details": details},
-            ("prompt_tokens",),
-            "completion_tokens",
-        )
+@pytest.mark.parametrize(
+    "figure", ["much", [], {}, None, True, float("inf"), float("nan"), 10**400]
+)
+def test_what_is_no_figure_is_not_known(figure: object) -> None:
+    """A figure that is no number is left out, and costs neither the others nor the reply."""
+    bill = {"is_byok": True, "cost_details": {"upstream_inference_cost": figure}}
+    told = COUNTED | bill
+    assert usage_of(told, ("prompt_tokens",), "completion_tokens") == (3, 4, 0.01)
+    for name in COUNTED:
+        usage = usage_of(told | {name: figure}, ("prompt_tokens",), "completion_tokens")
+        unknown = None if name == "cost" else 0
+        assert usage == tuple(unknown if each == name else COUNTED[each] for each in COUNTED)
+
+
+def test_a_figure_may_be_text() -> None:
+    """Figures that are written as text are read."""
+    told = {name: str(figure) for name, figure in COUNTED.items()}
+    assert usage_of(told, ("prompt_tokens",), "completion_tokens") == (3, 4, 0.01)
