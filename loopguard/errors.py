@@ -17,7 +17,8 @@ class LoopguardError(Exception):
         stream_code: the ``code`` of the error inside a stream whose head has left.
         error_type: the failure's name, stable for programs.
         source: whose fault it is.
-        retryable: whether the same request may succeed if it is sent again.
+        retryable: whether its caller may ask again at once: little or nothing was spent on it. An
+            SDK that is told of any other error by status is told not to (`X-Should-Retry`).
         retry_after_s: seconds after which asking again makes sense, None where nothing is known.
         details: figures for the caller, JSON values by name.
     """
@@ -141,6 +142,11 @@ class UpstreamUnusable(LoopguardError):
     status = 502
     error_type = "upstream_unusable"
     source = "upstream"
+
+
+class NotPassedOn(UpstreamUnusable):
+    """A request that is not guarded could not be passed on; it has been tried once."""
+
     retryable = True
 
 
@@ -150,7 +156,6 @@ class UpstreamTimeout(LoopguardError):
     status = 504
     error_type = "upstream_timeout"
     source = "upstream"
-    retryable = True
 
 
 class ModelResponseLoop(LoopguardError):

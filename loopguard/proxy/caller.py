@@ -9,7 +9,7 @@ from math import ceil
 from aiohttp import web
 
 from loopguard.core import sse
-from loopguard.errors import Draining, LoopguardError, TooManyConnections
+from loopguard.errors import LoopguardError
 
 # What a transport takes before it asks its writers to wait, as asyncio and uvloop set it.
 _MAX_UNSENT_BYTES = 65_536
@@ -179,7 +179,7 @@ def error_headers(error: LoopguardError) -> list[tuple[str, str]]:
     headers = []
     if error.retry_after_s is not None:
         headers.append(("Retry-After", str(max(1, ceil(error.retry_after_s)))))
-    if not isinstance(error, Draining | TooManyConnections):
+    if not error.retryable:
         # An SDK that asked again by itself would multiply what the exchange has cost.
         headers.append(("X-Should-Retry", "false"))
     return headers

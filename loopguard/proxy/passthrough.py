@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 from aiohttp import web
 
-from loopguard.errors import SlowCaller, UpstreamUnusable
+from loopguard.errors import NotPassedOn, SlowCaller
 from loopguard.proxy import headers as crossing
 from loopguard.proxy.upstream import Upstream, why_unusable
 
@@ -26,7 +26,7 @@ async def pass_through(
         arriving: the request's body, as it comes.
 
     Raises:
-        UpstreamUnusable: the upstream cannot be reached, or broke off before its head.
+        NotPassedOn: the upstream cannot be reached, or broke off before its head.
         SlowCaller: the body did not arrive in time, and no answer had begun.
         RequestPayloadError: the body broke off, likewise.
     """
@@ -55,7 +55,7 @@ async def pass_through(
     except (aiohttp.ClientError, TimeoutError) as error:
         if isinstance(error.__cause__, SlowCaller | web.RequestPayloadError):
             raise error.__cause__ from None
-        raise UpstreamUnusable(why_unusable(error)) from None
+        raise NotPassedOn(why_unusable(error)) from None
     answered = True
     try:
         # The upstream's reason says nothing that the status does not, and may hold anything.

@@ -197,6 +197,15 @@ async def test_guarded_path_by_another_method(guarded: Guard) -> None:
         assert (caller.status, caller.error["message"]) == (404, "Not Found")
 
 
+async def test_client_asks_again_for_what_was_not_passed_on(guarded: Guard) -> None:
+    """A connection that closes before its answer is the client's to retry, as without loopguard."""
+    async with guarded([]) as ours, ours.client() as client:
+        answer(ours.fake, close)
+        with pytest.raises(openai.InternalServerError):
+            await client.with_options(max_retries=1).post("/echo", cast_to=object, body={})
+        assert len(ours.fake.requests) == 2
+
+
 async def test_upstream_that_breaks_off(guarded: Guard) -> None:
     """An answer that breaks off breaks off for the caller too, and is not taken for the whole."""
 
