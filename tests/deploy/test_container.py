@@ -4,7 +4,7 @@ The first stage's commands run as they stand, in a clean folder in the place of 
 that the engine would be sent. What they installed then runs as the user that the last stage names,
 without capabilities, in a mount namespace where everything but the volume is read-only.
 
-Blind spots: the base image and the engine. Nothing here reads the base's own files.
+Blind spots: the base image and the engine, which `test_engine.py` tries where there is one.
 """
 
 import asyncio
