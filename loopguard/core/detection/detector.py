@@ -55,6 +55,10 @@ _MAX_CALLS = 8
 """Tool calls of one reply that are read at once. Calls come one after another, and few providers
 write some in turns; a reply may hold thousands, and each that is read costs up to 110 KiB."""
 
+_MAX_READINGS = 2 * 128 + _MAX_CALLS
+"""What is read of one reply: the answer and the thinking of the first choices, as many as OpenAI
+gives (``n``), and the calls. What an upstream numbers beyond that would take memory without end."""
+
 DISARMED = Detection(channels=(), frequency=None)
 
 
@@ -355,7 +359,11 @@ class Detector:
         limit = self._detection.max_identical_calls
         if self._trip is not None or not limit:
             return self._trip
-        rule = self._calls.setdefault(choice, CallsRule(limit))
+        rule = self._calls.get(choice)
+        if rule is None:
+            if len(self._calls) >= _MAX_READINGS:
+                return None
+            rule = self._calls[choice] = CallsRule(limit)
         if rule.begin(name, call):
             seen = f"{rule.run} identical calls of a tool in a row"
             self._trip = Trip("calls", "arguments", choice, self.words, self.chars, seen)
@@ -384,6 +392,8 @@ class Detector:
                 return None
             if channel == "arguments":
                 self._end_oldest_call()
+            elif len(self._readings) >= _MAX_READINGS:
+                return None
             reading = _Reading(channel, self._detection, self._floor_factor)
             self._readings[key] = reading
         verdict = reading.feed(text)

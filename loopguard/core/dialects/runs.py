@@ -20,6 +20,13 @@ from loopguard.core.events import Parsed, Run
 SENTINEL = b"[DONE]"
 """The data that ends a stream, on the wires that have it; it is kept like any event."""
 
+# What Python takes for an event that is kept, beside its data: two objects and a place in a list.
+_EVENT_BYTES = 100
+
+# OpenAI gives no more choices. A run's frame, some 2 kB as Python has it, is not counted while the
+# run is open, so that many more would take memory without end.
+_MAX_OPEN_RUNS = 128
+
 # Long enough that frames cost a tenth of the text, short enough for a caller to show progress.
 _RUN_BYTES = 4096
 
@@ -100,6 +107,8 @@ class Runs:
             self._close(place)
             run = None
         if run is None:
+            if len(self._open) >= _MAX_OPEN_RUNS:
+                self._close_all()
             run = self._open[place] = _Run(frame, event)
         # The text that alone may differ in the next event, if this one has no other.
         self._last = (run, pieces[0].path) if len(pieces) == 1 else None
@@ -162,7 +171,7 @@ class Runs:
 
     def _keep(self, kept: Kept) -> None:
         self._kept.append(kept)
-        self.size_bytes += len(kept.data)
+        self.size_bytes += len(kept.data) + _EVENT_BYTES
 
 
 class _Run:

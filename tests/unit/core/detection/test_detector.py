@@ -287,6 +287,20 @@ def test_identical_calls_have_a_level() -> None:
     assert detector.levels() == {"calls": Level(now=4, peak=4, floor=17)}
 
 
+def test_choices_without_end_are_not_read() -> None:
+    """What more choices say than anybody asks for is not kept; those that are read still trip."""
+    detector = Detector(replace(BOTH, max_identical_calls=16))
+    for choice in range(2_000):
+        detector.begin_call("look", choice)
+        detector.feed("arguments", "{}", choice)
+        detector.feed("content", "A word. ", choice)
+        detector.feed("reasoning", "A word. ", choice)
+    assert len(detector._readings) == 2 * 128 + 8
+    assert len(detector._calls) == 2 * 128 + 8
+    assert detector.feed("content", LOOP * 5_000, 1_999) is None
+    assert detector.feed("content", LOOP * 5_000, 100) is not None
+
+
 def test_nothing_is_kept_before_a_reply_has_begun() -> None:
     """An empty piece allocates nothing."""
     detector = Detector(ARMED)
