@@ -493,7 +493,7 @@ class Loopguard:
         admin = BoundedRunner(
             Admin(self._registry, self.fleet, self.in_use, console).application(),
             Bounds(_MAX_OPERATORS, server.head_timeout_s, server.idle_timeout_s),
-            None,
+            self._metrics,
             access_log=None,
             shutdown_timeout=_FAREWELL_S,
         )

@@ -109,6 +109,17 @@ class CommandMetrics:
             registry=registry,
         )
         self._read_at_s.set_to_current_time()
+        self._connections = Gauge(
+            "loopguard_admin_connections",
+            "Connections to the operators' listener that are open.",
+            registry=registry,
+        )
+        self._refusals = Counter(
+            "loopguard_admin_refusals",
+            "Peers of the operators' listener that were refused, by the name of the error.",
+            ("reason",),
+            registry=registry,
+        )
         Info("loopguard_build", "What is running.", registry=registry).info(
             {"version": version("loopguard")}
         )
@@ -120,6 +131,18 @@ class CommandMetrics:
     def worker_died(self) -> None:
         """A worker ended unasked."""
         self._deaths.inc()
+
+    def connection_opened(self) -> None:
+        """An operator, or what scrapes, has opened a connection."""
+        self._connections.inc()
+
+    def connection_closed(self) -> None:
+        """A connection that an operator had opened is closed."""
+        self._connections.dec()
+
+    def request_refused(self, reason: str) -> None:
+        """A peer of the operators' listener was refused, with the error of this name."""
+        self._refusals.labels(reason).inc()
 
     def configuration_read(self) -> None:
         """The configuration was read again and is in use."""

@@ -4,7 +4,7 @@ import hmac
 import ipaddress
 from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
@@ -21,8 +21,11 @@ def knows_host(request: web.Request, admin_host: str) -> bool:
     """Whether a request names this listener, where that can be told.
 
     A page of another site can point a name of its own at this machine, and would then be of the
-    same origin. A listener on loopback is only ever called by a loopback name.
+    same origin. A listener on loopback is only ever called by a loopback name. What names nothing
+    is no browser, but a balancer's check.
     """
+    if hdrs.HOST not in request.headers:
+        return True
     named = _named(request)
     return not is_loopback(admin_host) or is_loopback(named) or named == admin_host.lower()
 

@@ -51,7 +51,7 @@ class Admin:
 
     def application(self) -> web.Application:
         """The routes."""
-        application = web.Application()
+        application = web.Application(middlewares=[self._named])
         application.router.add_get("/", _to_the_console)
         application.add_subapp("/console", self._console)
         application.router.add_get("/metrics", self._show_metrics)
@@ -62,13 +62,18 @@ class Admin:
         application.router.add_post("/config/reload", self._allowed(self._reload))
         return application
 
+    @web.middleware
+    async def _named(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer nothing to a page that points a name of its own at this machine."""
+        if access.knows_host(request, self._in_use.settings.server.admin_host):
+            return await handler(request)
+        return _refusal(421, "a listener on loopback is asked by a name of this machine alone")
+
     def _allowed(self, handler: _Handler) -> _Handler:
         """Let a request change something where it may."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             token = self._in_use.admin_token
-            if not access.knows_host(request, self._in_use.settings.server.admin_host):
-                return _refusal(421, "this is not the name of this machine")
             if access.is_foreign(request):
                 return _refusal(403, "a page of another origin may change nothing here")
             if access.may_change(request, token):

@@ -19,7 +19,7 @@ import resource
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from aiohttp import HttpVersion10, HttpVersion11, StreamReader, web
 from aiohttp.http_exceptions import LineTooLong
@@ -34,7 +34,6 @@ from loopguard.errors import (
     SlowCaller,
     TooManyConnections,
 )
-from loopguard.metrics import Metrics
 from loopguard.proxy.caller import error_headers, error_response
 
 # The parser reads others as well, and 0.9 where none is named.
@@ -80,13 +79,26 @@ class Bounds:
     idle_timeout_s: float
 
 
+class PeerMetrics(Protocol):
+    """Counts the peers of a listener."""
+
+    def connection_opened(self) -> None:
+        """A connection is served."""
+
+    def connection_closed(self) -> None:
+        """A connection that was served is closed."""
+
+    def request_refused(self, reason: str) -> None:
+        """A peer was refused, with the error of this name."""
+
+
 class BoundedRunner(web.AppRunner):
     """Runs an application for peers that may take so much and no more.
 
     Args:
         application: serves the requests.
         bounds: of what its peers may take.
-        metrics: count the peers and who is refused; None for operators, who are no callers.
+        metrics: count them.
         settings: further ones of `aiohttp.web.AppRunner`.
     """
 
@@ -94,7 +106,7 @@ class BoundedRunner(web.AppRunner):
         self,
         application: web.Application,
         bounds: Bounds,
-        metrics: Metrics | None,
+        metrics: PeerMetrics,
         **settings: Any,
     ) -> None:
         super().__init__(application, **settings)
@@ -122,10 +134,10 @@ class _Listener(web.Server):
     Args:
         plain: the application's own server.
         bounds: of what its peers may take.
-        metrics: count them, where they are callers.
+        metrics: count them.
     """
 
-    def __init__(self, plain: web.Server, bounds: Bounds, metrics: Metrics | None) -> None:
+    def __init__(self, plain: web.Server, bounds: Bounds, metrics: PeerMetrics) -> None:
         super().__init__(
             self._serve,
             request_factory=plain.request_factory,
@@ -143,19 +155,16 @@ class _Listener(web.Server):
     def opened(self) -> None:
         """A connection is served."""
         self.open += 1
-        if self._metrics is not None:
-            self._metrics.connection_opened()
+        self._metrics.connection_opened()
 
     def closed(self) -> None:
         """A connection that was served is closed."""
         self.open -= 1
-        if self._metrics is not None:
-            self._metrics.connection_closed()
+        self._metrics.connection_closed()
 
     def refused(self, error: LoopguardError) -> None:
         """A peer was refused before there was a request."""
-        if self._metrics is not None:
-            self._metrics.request_refused(error.error_type)
+        self._metrics.request_refused(error.error_type)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = cast("_Connection", request.protocol)

@@ -44,6 +44,11 @@ def test_a_listener_on_loopback_has_no_other_name(
     assert knows_host(request, listens_on) == known
 
 
+def test_who_names_nothing_is_no_page() -> None:
+    """A check in HTTP/1.0, as HAProxy sends it, names no host; a browser always names one."""
+    assert knows_host(make_mocked_request("GET", "/readyz"), "127.0.0.1")
+
+
 @pytest.mark.parametrize(
     ("headers", "same"),
     [
@@ -119,11 +124,12 @@ def test_the_console_is_where_the_listener_leads(ours: Operated) -> None:
 
 
 def test_a_name_of_elsewhere_is_refused(ours: Operated) -> None:
-    """Neither page nor figures are given to a host that somebody pointed here; metrics are."""
+    """Nothing of the listener is given to a host that somebody pointed here."""
     elsewhere = {"Host": "evil.example"}
-    assert ours.request("GET", "/", elsewhere)[0] == 421
-    assert ours.request("GET", "/figures", elsewhere)[0] == 421
-    assert ours.request("GET", "/../metrics", elsewhere)[0] == 200
+    paths = ("/", "/figures", "/../", "/../metrics", "/../healthz", "/../runs/run-1", "/../nothing")
+    for path in paths:
+        assert ours.request("GET", path, elsewhere)[0] == 421
+    assert ours.request("GET", "/../metrics", {"Host": "localhost"})[0] == 200
 
 
 def test_a_page_of_elsewhere_asks_in_vain(ours: Operated) -> None:

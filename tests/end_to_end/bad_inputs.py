@@ -416,7 +416,8 @@ def operators() -> Iterator[tuple[str, bytes, int]]:
         *(("GET", path, 404) for path in ("/v1/models", "/metrics/", "/%2e%2e/etc/passwd")),
         *(("GET", path, 404) for path in ("//metrics", "/METRICS", "/metrics%00", "/healthz/x")),
         *(("GET", path, 400) for path in ("*", "x:80")),
-        *(("GET", path, 404) for path in ("http://x/pl4nted", "/runs", "/runs/", "/keys")),
+        *(("GET", path, 404) for path in ("/runs", "/runs/", "/keys")),
+        ("GET", "http://x/pl4nted", 421),
         *((method, "/metrics", 405) for method in ("POST", "PUT", "DELETE", "PATCH", "PROPFIND")),
         *(("DELETE", path, 405) for path in ("/healthz", "/readyz", "/runs/pl4nted")),
         *(
@@ -425,6 +426,10 @@ def operators() -> Iterator[tuple[str, bytes, int]]:
         ),
     ):
         yield f"{method} {path}", ask(b"", path=path, method=method, token=None), status
+    for path in ("/", "/metrics", "/healthz", "/readyz", "/runs/pl4nted", "/console/"):
+        for host in ("elsewhere.example", ""):
+            sent = ask(b"", path=path, method="GET", token=None, host=host)
+            yield f"GET {path}, as {host}", sent, 421
     for path in ("/runs/pl4nted/close", "/config/reload"):
         for host in ("elsewhere.example", "x", "", "127.0.0.1.elsewhere.example", "localhost.x"):
             sent = ask(b"", path=path, token=None, host=host)
@@ -433,7 +438,7 @@ def operators() -> Iterator[tuple[str, bytes, int]]:
             sent = ask(b"", f"Origin: {origin}", path=path, token=None)
             yield f"POST {path}, for a page of {origin}", sent, 403
     for target in ("x:443", "/metrics"):
-        yield f"CONNECT {target}", ask(b"", path=target, method="CONNECT", token=None), 404
+        yield f"CONNECT {target}", ask(b"", path=target, method="CONNECT", token=None), 421
     rest = b"\r\nHost: x\r\nConnection: close\r\n"
     lengths = b"Content-Length: 0\r\nContent-Length: 1\r\n\r\n"
     for name, sent, status in (

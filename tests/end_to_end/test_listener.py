@@ -89,7 +89,7 @@ async def test_connection_without_a_request(guarded: Guard, port: str) -> None:
             assert await rest(caller) == b""
         async with connected(getattr(ours.loopguard, port)) as caller:
             path = "/v1/models" if port == "api_port" else "/healthz"
-            await caller.send(method="GET", path=path)
+            await caller.send(method="GET", path=path, headers={"Host": "localhost"})
             await caller.whole()
             assert caller.status == 200
             assert await rest(caller) == b""
@@ -271,6 +271,8 @@ async def test_what_is_no_http_is_told_and_not_logged() -> None:
                     assert "pl4nted" not in json.dumps(caller.error)
         series = await metrics(command.admin)
         assert series["loopguard_refusals_total"] == len(GARBAGE) + len(LONG)
+        assert series["loopguard_admin_refusals_total"] == len(GARBAGE) + len(LONG)
+        assert series["loopguard_admin_connections"] == 1  # which this is asked by
         assert len(command.lines) == before
         assert fake.connections == []
 
