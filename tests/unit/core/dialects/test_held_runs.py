@@ -9,8 +9,8 @@ from loopguard.core.dialects import chat
 from loopguard.core.events import Run
 
 
-def event(text: str, finish: str | None = None) -> bytes:
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+def event(text: str, finish: str | None = None, index: int = 0) -> bytes:
+    choice = {"index": index, "delta": {"content": text}, "finish_reason": finish}
     chunk = {"id": "gen-1", "object": "chat.completion.chunk", "choices": [choice]}
     return sse.encode(json.dumps(chunk).encode())
 
@@ -36,3 +36,12 @@ def test_a_run_is_held_as_its_events_are(first: bytes, texts: list[str]) -> None
     by_run.add(block, chat.Parser().parse(block.data or b""))
     assert by_run.whole() == by_events.whole()
     assert by_run.size_bytes <= by_events.size_bytes
+
+
+def test_choices_without_end_are_held_whole() -> None:
+    """More choices in turns than runs are open at once are held, each with all of its text."""
+    choices = range(300)
+    turns = [event(text, index=index) for text in ("one ", "two") for index in choices]
+    whole = held(*turns).whole()
+    assert [choice["index"] for choice in whole["choices"]] == list(choices)
+    assert {choice["message"]["content"] for choice in whole["choices"]} == {"one two"}
