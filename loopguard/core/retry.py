@@ -3,8 +3,8 @@
 An attempt ends in exactly one `Outcome`. `decide` says what follows, `conclude` what the caller is
 told when nothing more is tried. A trip is treated as an HTTP 5xx is, inside the one budget.
 
-Retried are trips, stalls, a broken transport, 408, 429 and 5xx, and an error inside the stream with
-such a code. Not retried: what the upstream refuses for the request's own sake, an attempt that used
+Retried are trips, stalls, a broken transport, 408, 429 and 5xx, a 402 that says when, and an error
+inside the stream with such a code. Not retried: what the upstream refuses for the request's own sake, an attempt that used
 up `call_timeout_s` while it was writing (the next would be paid as dearly and end the same way),
 and anything once a byte of the reply has reached the caller.
 """
@@ -23,6 +23,7 @@ from loopguard.errors import (
 )
 
 _FIRST_SERVER_ERROR = 500
+_PAYMENT_REQUIRED = 402
 _REQUEST_TIMEOUT = 408
 _TOO_MANY_REQUESTS = 429
 
@@ -102,10 +103,15 @@ class Refused:
 
     @property
     def retryable(self) -> bool:
-        """Whether the same request may be served a moment later."""
-        return self.status >= _FIRST_SERVER_ERROR or self.status in (
-            _REQUEST_TIMEOUT,
-            _TOO_MANY_REQUESTS,
+        """Whether the same request may be served a moment later.
+
+        A 402 that says when is OpenRouter's bound of what is in flight, where a generation that
+        was just abandoned still counts (openrouter.md 2.1 and 3).
+        """
+        return (
+            self.status >= _FIRST_SERVER_ERROR
+            or self.status in (_REQUEST_TIMEOUT, _TOO_MANY_REQUESTS)
+            or (self.status == _PAYMENT_REQUIRED and self.retry_after_s is not None)
         )
 
 

@@ -72,6 +72,15 @@ async def test_passing_failure_is_asked_again(guarded: Guard, status: int, mode:
         assert outcomes(ours) == ["refused", "refused", "completed"]
 
 
+async def test_what_is_in_flight_is_waited_for(guarded: Guard) -> None:
+    """A 402 that says when, as after a generation that was cut, is asked again then."""
+    async with guarded([loop(), Refusal(402, retry_after=3), GOOD]) as ours:
+        waits = record_waits(ours)
+        assert (await ask(ours)).status == 200
+        assert waits[1] == 3.0
+        assert outcomes(ours) == ["looped", "refused", "completed"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("status", [429, 503])
 async def test_spent_budget(guarded: Guard, status: int, mode: str) -> None:

@@ -51,6 +51,13 @@ def test_committed_is_never_retried(outcome: Outcome) -> None:
     assert after(outcome, committed=True) == GiveUp()
 
 
+def test_402_is_retried_where_it_says_when() -> None:
+    """A 402 is asked again after its Retry-After, and never without one."""
+    assert Refused(402, b"", retry_after_s=0.0).retryable
+    assert not Refused(402, b"").retryable
+    assert not Refused(403, b"", retry_after_s=1.0).retryable
+
+
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
 def test_refusals_for_the_requests_own_sake_are_delivered(status: int) -> None:
     """What the upstream refuses for the request's own sake is the caller's answer."""
