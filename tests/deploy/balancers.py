@@ -7,7 +7,7 @@ import random
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -67,11 +67,35 @@ async def haproxy(replicas: Sequence[Replica]) -> AsyncIterator[int]:
 @asynccontextmanager
 async def nginx(replicas: Sequence[Replica]) -> AsyncIterator[int]:
     """nginx, with the file as it is but for its addresses."""
+    async with nginx_told(replicas) as (port, _):
+        yield port
+
+
+@asynccontextmanager
+async def nginx_told(
+    replicas: Sequence[Replica],
+) -> AsyncIterator[tuple[int, Callable[[Replica | None], Awaitable[None]]]]:
+    """The same, with what marks a replica `down`, or none, and reloads."""
     port = free_port()
     with nginx_folder(port, replicas) as folder:
         words = ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
+        site = folder / "site.conf"
+        all_up = site.read_text()
+
+        async def mark_down(replica: Replica | None) -> None:
+            told = (
+                all_up
+                if replica is None
+                else all_up.replace(f":{replica[0]} ", f":{replica[0]} down ")
+            )
+            site.write_text(told)
+            reloading = await asyncio.create_subprocess_exec(
+                *words, "-s", "reload", env=os.environ | {"PATH": _path()}
+            )
+            assert await reloading.wait() == 0
+
         async with _running(words, port, {}):
-            yield port
+            yield port, mark_down
 
 
 BALANCERS: dict[str, Balancer] = {"haproxy": haproxy, "nginx": nginx}
