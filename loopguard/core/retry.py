@@ -4,9 +4,9 @@ An attempt ends in exactly one `Outcome`. `decide` says what follows, `conclude`
 told when nothing more is tried. A trip is treated as an HTTP 5xx is, inside the one budget.
 
 Retried are trips, stalls, a broken transport, 408, 429 and 5xx, a 402 that says when, and an error
-inside the stream with such a code. Not retried: what the upstream refuses for the request's own sake, an attempt that used
-up `call_timeout_s` while it was writing (the next would be paid as dearly and end the same way),
-and anything once a byte of the reply has reached the caller.
+inside the stream with such a code. Not retried: what the upstream refuses for the request's own
+sake, an attempt that used up `call_timeout_s` while it was writing (the next would be paid as
+dearly and end the same way), and anything once a byte of the reply has reached the caller.
 """
 
 from collections.abc import Sequence
