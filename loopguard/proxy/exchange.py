@@ -283,6 +283,10 @@ class Exchange:
             without=self._useless_steps,
         )
 
+    def _next_headers(self) -> crossing.Headers:
+        looped = any(isinstance(outcome, Tripped) for outcome in self._outcomes)
+        return crossing.clearing_cache(self._headers) if looped else self._headers
+
     def _nobody_is_left(self, outcome: Outcome) -> bool:
         """Whether ignoring a provider left none; the next attempt goes without that step."""
         if (
@@ -310,7 +314,7 @@ class Exchange:
         try:
             self._body = self._next_body()
             outcome = await attempt.run(
-                self._shared.upstream, self._path, self._headers, self._body
+                self._shared.upstream, self._path, self._next_headers(), self._body
             )
         finally:
             duration_s = perf_counter() - began_at

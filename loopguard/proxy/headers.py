@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDict, CIMultiDictProxy
 
 PROFILE = "X-Loopguard-Profile"
 RELAY = "X-Loopguard-Relay"
@@ -105,6 +105,19 @@ def to_upstream(
     if api_key is not None:
         kept.append(("Authorization", f"Bearer {api_key}"))
     return kept
+
+
+def clearing_cache(headers: Headers) -> Headers:
+    """The caller's headers for a request after a loop, which OpenRouter may have cached.
+
+    Where the caller asks for its cache, a reply that came from there would come again, loop and
+    all, for as long as it is kept (openrouter.md 6).
+    """
+    if "X-OpenRouter-Cache" not in headers:
+        return headers
+    cleared = CIMultiDict(headers)
+    cleared["X-OpenRouter-Cache-Clear"] = "true"
+    return CIMultiDictProxy(cleared)
 
 
 def to_caller(headers: Headers, *, verbatim_body: bool = False) -> list[tuple[str, str]]:

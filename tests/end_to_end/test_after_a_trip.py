@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 from tests.end_to_end.conftest import Guard, Guarded
+from tests.end_to_end.raw_caller import ask as raw_ask
 from tests.fake_openrouter import Message, Refusal, Reply, loop
 
 GOOD = Reply("The good answer.")
@@ -52,6 +53,16 @@ async def test_retry_is_unchanged_by_default(guarded: Guard) -> None:
     async with guarded([loop(), loop(), GOOD]) as ours:
         await ask(ours)
     assert len({request.body for request in ours.fake.attempts}) == 1
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_loop_is_not_taken_from_a_cache_again(guarded: Guard, cached: bool) -> None:  # noqa: FBT001
+    """Where the caller asks for the upstream's cache, an attempt after a loop clears it."""
+    headers = {"X-OpenRouter-Cache": "true"} if cached else {}
+    async with guarded([Refusal(503), loop(), GOOD]) as ours:
+        await raw_ask(ours, headers=headers)
+    cleared = [request.headers.get("x-openrouter-cache-clear") for request in ours.fake.attempts]
+    assert cleared == [None, None, "true" if cached else None]
 
 
 async def test_escape_adds_one_step_a_trip(guarded: Guard) -> None:
