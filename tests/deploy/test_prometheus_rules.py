@@ -15,6 +15,7 @@ from loopguard.metrics import CommandMetrics, Metrics
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
 CASES = Path(__file__).with_name("prometheus_alerts.yml")
 
 needs_promtool = pytest.mark.skipif(
@@ -25,6 +26,15 @@ needs_promtool = pytest.mark.skipif(
 def rules(name: str) -> list[dict]:
     groups = yaml.safe_load((PROMETHEUS / name).read_text("utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"]]
+
+
+def exposed() -> set[str]:
+    """The names of all series, those of histograms without what they end with."""
+    registry = CollectorRegistry()
+    Metrics(registry)
+    CommandMetrics(registry)
+    suffix = {"counter": "_total", "info": "_info"}
+    return {family.name + suffix.get(family.type, "") for family in registry.collect()}
 
 
 ALERTS = {alert["alert"]: alert for alert in rules("alerts.yml")}
@@ -67,12 +77,30 @@ def test_alert_leads_somewhere(name):
     (_, paragraph) = (ROOT / document).read_text("utf-8").split(f"\n### {name}\n")
     paragraph = paragraph.partition("\n##")[0]
     assert re.findall(r"^\*\*(\w+)", paragraph, re.MULTILINE) == ["Meaning", "Look", "Do"]
+    look = paragraph.partition("**Look")[2].partition("**Do")[0]
+    assert re.search(r"^    \w", look, re.MULTILINE), "no command says how to look"
+
+
+def test_what_a_person_looks_for_is_there():
+    """Each line of the log and each series that a paragraph searches for is one that is written."""
+    alerts = OPERATIONS.partition("## Alerts")[2].partition("## Sizing")[0]
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "loopguard").rglob("*.py"))
+    searched = re.findall(r"log \| grep (?:[\w-]+ )*'([^']+)'", alerts.replace("\\|", "|"))
+    assert len(searched) > 4
+    for sought in searched:
+        # As in `a worker (has died|hangs)`.
+        begin, *rest = re.split(r"[(|)]", sought)
+        for end in rest or [""]:
+            assert begin + end in sources or end in sources, sought
+    patterns = re.findall(r"admin /metrics \| grep (?:-E )?'?(\^[^'\n]+)", alerts)
+    assert len(patterns) > 4
+    for pattern in patterns:
+        assert any(re.match(pattern.removesuffix("_count"), name) for name in exposed()), pattern
 
 
 def test_every_refusal_is_explained():
     """Every reason for which a request is refused stands in the table of its alert's paragraph."""
-    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    table = text.split("### LoopguardCallersRefused")[1].split("###")[0]
+    table = OPERATIONS.split("### LoopguardCallersRefused")[1].split("###")[0]
     told = {
         reason
         for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
@@ -85,16 +113,9 @@ def test_every_refusal_is_explained():
 
 def test_every_metric_is_documented():
     """Every series that is exposed is described for operators."""
-    registry = CollectorRegistry()
-    Metrics(registry)
-    CommandMetrics(registry)
-    suffix = {"counter": "_total", "info": "_info"}
-    exposed = {family.name + suffix.get(family.type, "") for family in registry.collect()}
-    documents = [
-        (ROOT / "docs" / name).read_text("utf-8") for name in ("operations.md", "ledger.md")
-    ]
+    documents = [OPERATIONS, (ROOT / "docs" / "ledger.md").read_text("utf-8")]
     described = set()
     for line in "\n".join(documents).splitlines():
         if line.startswith("| `loopguard_"):
             described |= set(re.findall(r"`(loopguard_\w+)", line.split("|")[1]))
-    assert described == exposed
+    assert described == exposed()
