@@ -1,19 +1,26 @@
-"""What an open console costs the streams: none, one and ten pages before the same load.
+"""What an open console costs the streams: of two commands under the same load one has pages open.
 
-    python -m tests.benchmarks.parts.console [--rounds 12]
+    python -m tests.benchmarks.parts.console [--rounds 14] [--samples FILE]
 
-A page is one stream of `/console/now`, read as it comes. The figures are processor time of
-`loopguard serve`, each number of pages in turns in every round, a second each. First fifty streams
-are silent: what is used then is the pages' own, to a small part of a percent. Then fifty streams of
-fifty chunks a second run, and the same seconds are taken of them; here the machine's noise is
-larger than what is looked for, which is why both are told.
+A page is one stream of `/console/now`, read as it comes. Two `loopguard serve` stand on one core,
+each before fifty streams of fifty chunks a second. For a second one of them has pages open, then
+the other one; the figure of a round is how much more processor the chunks cost with pages, over
+both seconds. Whatever else the machine does meets both in the same second, and what sets one
+command apart is taken back in the other second. Told is the median of the rounds and the interval
+that holds it at 95 % by the sign test, which asks nothing of how the noise is spread.
+
+A quiet machine is seldom had for long: with `--samples` the rounds are added to those of earlier
+runs, and the figures are of all of them.
 """
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from math import comb, sqrt
+from pathlib import Path
 from statistics import median
 
 import uvloop
@@ -24,9 +31,9 @@ from tests.benchmarks.loads import PACED_PER_S, PACED_STREAMS
 from tests.benchmarks.relays import Relay, loopguard
 from tests.benchmarks.upstream import TEXTS, Asked
 
-PAGES = (0, 1, 10)
-SILENT_CHUNKS = 500
-"""What each silent stream has said: half a thousand words, so that every rule has a level."""
+PAGES = (1, 10)
+BOUNDS = {1: 0.02, 10: 0.10}
+CONFIDENCE = 0.95
 
 ROW_BYTES = 200
 """What an exchange takes of an event at the least."""
@@ -58,74 +65,96 @@ async def opened(port: int, pages: int) -> AsyncIterator[list[int]]:
         await asyncio.gather(*following, return_exceptions=True)
 
 
-async def used(relay: Relay, rounds: int) -> dict[int, list[float]]:
-    """Processor time of a second with each number of pages, of every round."""
-    assert relay.pid
-    assert relay.admin_port
-    loop = asyncio.get_running_loop()
-    shares: dict[int, list[float]] = {pages: [] for pages in PAGES}
-    for number in range(rounds):
-        for pages in PAGES if number % 2 else reversed(PAGES):
-            async with opened(relay.admin_port, pages) as read:
-                await asyncio.sleep(SETTLE_S)
-                began_s, began_at = cpu_s(relay.pid), loop.time()
-                await asyncio.sleep(1)
-                shares[pages].append((cpu_s(relay.pid) - began_s) / (loop.time() - began_at))
-            assert all(size > PACED_STREAMS * ROW_BYTES for size in read), "rows are missing"
-            await asyncio.sleep(SETTLE_S)
-    return shares
+async def cost_ratio(looked_at: Relay, other: Relay, pages: int) -> float:
+    """Processor time of a second with pages, as a multiple of that of the command without."""
+    assert looked_at.pid
+    assert looked_at.admin_port
+    assert other.pid
+    async with opened(looked_at.admin_port, pages) as read:
+        await asyncio.sleep(SETTLE_S)
+        began_s = cpu_s(looked_at.pid), cpu_s(other.pid)
+        await asyncio.sleep(1)
+        ended_s = cpu_s(looked_at.pid), cpu_s(other.pid)
+    assert all(size > PACED_STREAMS * ROW_BYTES for size in read), "rows are missing"
+    await asyncio.sleep(SETTLE_S)
+    return (ended_s[0] - began_s[0]) / (ended_s[1] - began_s[1])
 
 
-async def streaming(relay: Relay, chunks: int, per_s: float, *, ends: bool) -> list[Caller]:
+async def streaming(relay: Relay, lasts_s: float) -> list[Caller]:
     """Begin the streams, evenly over the time between two chunks."""
+    chunks = int(lasts_s * PACED_PER_S)
     many = [
-        Asked(chunks, per_s, text=number % TEXTS, ends=ends, number=number)
+        Asked(chunks, PACED_PER_S, text=number % TEXTS, number=number)
         for number in range(PACED_STREAMS)
     ]
     return await call_spread(relay.port, relay.headers, many, 1 / PACED_PER_S / PACED_STREAMS)
 
 
-async def left(callers: list[Caller]) -> None:
-    """Leave the streams."""
+async def measured(relays: tuple[Relay, Relay], rounds: int) -> dict[int, list[float]]:
+    """By how much the chunks cost more with so many pages, of every round."""
+    lasts_s = 2 + rounds * len(PAGES) * 2 * (1 + 2 * SETTLE_S) * 1.1
+    callers = [caller for relay in relays for caller in await streaming(relay, lasts_s)]
+    await asyncio.sleep(1)  # what only the first chunks cost
+    rises: dict[int, list[float]] = {pages: [] for pages in PAGES}
+    for number in range(rounds):
+        for pages in PAGES if number % 2 else reversed(PAGES):
+            one = await cost_ratio(*relays, pages)
+            swapped = await cost_ratio(*reversed(relays), pages)
+            rises[pages].append(sqrt(one * swapped) - 1)
     for caller in callers:
         caller.leave()
     await asyncio.gather(*(caller.done for caller in callers), return_exceptions=True)
+    return rises
 
 
-async def compare(relay: Relay, rounds: int) -> None:
-    """Measure both and print them."""
-    silent = await streaming(relay, SILENT_CHUNKS, 0, ends=False)
-    await asyncio.sleep(1)
-    alone = await used(relay, rounds // 3)
-    await left(silent)
-    lasts_s = (rounds + 1) * len(PAGES) * (1 + 2 * SETTLE_S)
-    paced = await streaming(relay, int(lasts_s * PACED_PER_S), PACED_PER_S, ends=True)
-    await asyncio.sleep(1)  # what only the first chunks cost
-    loaded = await used(relay, rounds)
-    await left(paced)
-    chunks_per_s = PACED_PER_S * PACED_STREAMS
-    load = median(loaded[0])
-    for pages in PAGES:
-        own = median(alone[pages]) - median(alone[0])
-        ratios = [cost / none - 1 for cost, none in zip(loaded[pages], loaded[0], strict=True)]
-        print(
-            f"{pages} pages: {own * 1e3:.2f} ms of the processor a second, {own / load:.2%} of"
-            f" the load's; in it {median(loaded[pages]) / chunks_per_s * 1e6:.1f} us per chunk,"
-            f" {median(ratios):+.1%}"
-        )
+def interval(values: list[float]) -> tuple[float, float]:
+    """The order statistics between which the median is, by the sign test.
+
+    Raises:
+        IndexError: so few values say nothing.
+    """
+    ordered = sorted(values)
+    outside, tail = 0, 0.0
+    while tail + comb(len(ordered), outside) / 2 ** len(ordered) <= (1 - CONFIDENCE) / 2:
+        tail += comb(len(ordered), outside) / 2 ** len(ordered)
+        outside += 1
+    if not outside:
+        raise IndexError("too few rounds")
+    return ordered[outside - 1], ordered[-outside]
+
+
+def add(path: Path, rises: dict[int, list[float]]) -> dict[int, list[float]]:
+    """Put the rounds to those of a file, and return all of them."""
+    before = json.loads(path.read_text()) if path.exists() else {}
+    whole = {pages: before.get(str(pages), []) + rises[pages] for pages in PAGES}
+    path.write_text(json.dumps(whole))
+    return whole
 
 
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=14)
+    parser.add_argument("--samples", type=Path, metavar="FILE")
     asked = parser.parse_args()
     with ExitStack() as running:
         port = free_port()
         upstream = [sys.executable, "-m", "tests.benchmarks.upstream", str(port)]
         running.enter_context(started(upstream, port, [LOAD_CORE]))
-        relay = running.enter_context(loopguard("loopguard", port))
-        uvloop.run(compare(relay, asked.rounds))
+        relays = (
+            running.enter_context(loopguard("one", port)),
+            running.enter_context(loopguard("other", port)),
+        )
+        rises = uvloop.run(measured(relays, asked.rounds))
+    if asked.samples is not None:
+        rises = add(asked.samples, rises)
+    for pages, bound in BOUNDS.items():
+        low, high = interval(rises[pages])
+        print(
+            f"{pages} pages: {median(rises[pages]):+.2%} of the processor per chunk, "
+            f"{low:+.2%} to {high:+.2%} at {CONFIDENCE:.0%} in {len(rises[pages])} rounds; "
+            f"the bound is {bound:.0%}"
+        )
 
 
 if __name__ == "__main__":
