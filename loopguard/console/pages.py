@@ -16,17 +16,16 @@ from loopguard.console.now import Now
 from loopguard.console.thrown_away import ThrownAway
 from loopguard.proxy import access
 from loopguard.proxy.in_use import InUse
-from loopguard.scan.page import STATIC as CURVES
+from loopguard.scan.page import STATIC as SCAN
 from loopguard.settings import DEFAULT_PROFILE, ConfigurationError
 
 Json: TypeAlias = dict[str, Any]
 
 STATIC = Path(__file__).with_name("static")
 
-# The drawing of curves is shared with the page of `loopguard scan`.
-_PARTS = {
-    path.name: path for path in (*STATIC.iterdir(), CURVES / "curve.js", CURVES / "curve.css")
-}
+# The drawing of replies is shared with the page of `loopguard scan`.
+_DRAWING = [SCAN / name for name in ("curve.js", "reply.js", "curve.css")]
+_PARTS = {path.name: path for path in (*STATIC.iterdir(), *_DRAWING)}
 
 # Nothing but the page's own files, and no text that becomes markup.
 _POLICY = (

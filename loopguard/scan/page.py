@@ -8,6 +8,7 @@ are in it, by their hashes.
 import base64
 import hashlib
 import json
+import re
 from dataclasses import asdict
 from html import escape
 from pathlib import Path
@@ -19,10 +20,10 @@ from loopguard.core.profile import Profile
 from loopguard.scan.judge import Curve, Judged
 
 STATIC = Path(__file__).with_name("static")
-"""The page's parts. ``curve.js`` and ``curve.css`` are what any page of ours draws curves with."""
+"""The page's parts. With ``curve.js``, ``reply.js`` and ``curve.css`` the console draws too."""
 
 _REPLIES = "<!-- replies -->"
-_IMPORT = 'import { drawCurve, inFull } from "./curve.js";\n'
+_import = re.compile(r"^import .*\n", re.MULTILINE)
 
 
 class Page:
@@ -87,7 +88,8 @@ def _curve(curve: Curve) -> dict[str, Any]:
 
 def _page(profile: Profile) -> str:
     style = _static("curve.css") + _static("report.css")
-    script = _static("curve.js") + _static("report.js").replace(_IMPORT, "")
+    parts = "".join(_static(name) for name in ("curve.js", "reply.js", "report.js"))
+    script = _import.sub("", parts)
     return Template(_static("report.html")).substitute(
         style=style,
         style_hash=_hash(style),

@@ -92,7 +92,7 @@ def test_who_may_change(remote: str, headers: dict[str, str], token: str | None,
     [
         "/",
         "/main.js",
-        "/curve.js",
+        "/reply.js",
         "/console.css",
         "/icon.svg",
         "/replies",

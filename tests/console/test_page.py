@@ -100,6 +100,10 @@ def test_a_missing_knob_is_refused_by_its_name(browser: Browser, tmp_path: Path)
         described = str(browser.one(knob).get_attribute("aria-describedby")).split()
         assert refusal in [browser.text(f"#{name}") for name in described]
         assert not browser.one("#apply").is_enabled()
+        steps = field("default", "escape", "steps")
+        browser.fill(steps, "drop_seed, pray")
+        browser.until(lambda: browser.one(steps).get_attribute("aria-invalid") == "true")
+        browser.fill(steps, "")
         browser.fill(knob, "300")
         browser.until(lambda: "Warned of:" in browser.text("#draft"))
         assert "do not fit into window_words of 256" in browser.text("#draft")
@@ -114,6 +118,7 @@ def test_a_trial_marks_the_character_of_scan(browser: Browser, tmp_path: Path) -
         browser.fill("#trial textarea", LOOP)
         for figure, flags in (("2350", ()), ("5000", ("--min-stale-chars", "5000"))):
             browser.fill(knob, figure)
+            assert browser.one("#trial-outdated").is_displayed() == (figure == "5000")
             browser.one("#trial button").click()
             browser.until(lambda: "1 would trip" in browser.text("#trial-verdict"))
             at_char = scanned(ours.config, LOOP, *flags)["at_char"]
@@ -181,7 +186,7 @@ def test_the_page_is_read_only_without_the_token(browser: Browser, tmp_path: Pat
             browser.fill("#token input", token)
             browser.one("#token button").click()
             if token == "sk-wrong":
-                browser.until(lambda: "not the admin token" in browser.text("#applied"))
+                browser.until(lambda: "not the admin token" in browser.text("#token-fault"))
         browser.until(lambda: browser.one("#apply").is_enabled())
         assert not browser.one("#token").is_displayed()
         assert browser.run("return [localStorage.length, document.cookie]") == [0, ""]
@@ -203,12 +208,15 @@ def test_a_trip_appears_while_it_is_new(browser: Browser, tmp_path: Path) -> Non
         assert asked.result(20)[0] == 200
         assert "479 rounds of 8 characters" in browser.text("#trips li")
         assert "price owed" in browser.text("#trips li")
+        browser.until(lambda: browser.all("#charts summary"))
+        browser.one("#charts summary").click()
         assert ours.ask("other/model")[0] == 200
         browser.until(lambda: len(browser.all("#trips li")) == 2)
         browser.one('#filter option[value="first/model"]').click()
         browser.until(lambda: len(browser.all("#trips li")) == 1)
         assert "first/model" in browser.text("#trips li")
-        assert "other/model" in browser.text("#models")
+        browser.until(lambda: "other/model" in browser.text("#models"))
+        assert len(browser.all("#charts details[open]")) == 1
 
 
 def test_an_exchange_is_followed(browser: Browser, tmp_path: Path) -> None:

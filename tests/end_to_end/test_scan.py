@@ -343,7 +343,7 @@ def test_the_page_shows_curves_and_texts(page: Path, browser: Any) -> None:
         "loop",
         MARKUP,
     ]
-    assert "tripped by stretch: nothing new said" in first.text
+    assert "tripped by stretch at character 2,560: nothing new said" in first.text
     assert first.find_element("css selector", "pre").text in SENTENCE * 2
     assert MARKUP[:20] in second.find_element("css selector", "pre").text * 2
     levels = first.find_elements("css selector", ".plot polyline")

@@ -1,6 +1,7 @@
 // Elements, figures and requests. Every text becomes a text node, never markup.
 
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+import { inFull } from "./curve.js";
+
 const money = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
 const cents = new Intl.NumberFormat("en", { maximumSignificantDigits: 2 });
 const clock = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
@@ -19,12 +20,6 @@ export function element(name, attributes = {}, ...content) {
   return made;
 }
 
-export function svg(name, attributes = {}) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
-}
-
 /** A cell of a table that stands as a card where there is no room for columns. */
 export function cell(label, className, ...content) {
   return element("td", { role: "cell", class: className, "data-label": label }, ...content);
@@ -39,23 +34,26 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+const shown = new WeakMap();
+
+/** Make the content of a node anew where what was told has changed: what somebody reads stays. */
+export function renew(node, told, make) {
+  const text = JSON.stringify(told);
+  if (shown.get(node) === text) return;
+  shown.set(node, text);
+  node.replaceChildren(...make());
+}
+
 export function tile(term, figure, note) {
   const made = element("div", {}, element("dt", {}, term), element("dd", {}, figure));
   if (note) made.append(element("dd", { class: "note" }, note));
   return made;
 }
 
-export const figures = (number) => whole.format(number);
-
 /** US dollars: cents, and of less than ten cents two digits that count. */
 export function usd(amount) {
   if (amount === 0) return "$0";
   return `$${(Math.abs(amount) < 0.1 ? cents : money).format(amount)}`;
-}
-
-export function percent(share) {
-  if (!share) return "0 %";
-  return share < 0.01 ? "< 1 %" : `${whole.format(share * 100)} %`;
 }
 
 export function time(seconds) {
@@ -66,9 +64,9 @@ export function time(seconds) {
 
 export function age(seconds) {
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
-    if (seconds >= length) return `${whole.format(seconds / length)} ${unit}`;
+    if (seconds >= length) return `${inFull(seconds / length)} ${unit}`;
   }
-  return `${whole.format(Math.max(0, seconds))} s`;
+  return `${inFull(Math.max(0, seconds))} s`;
 }
 
 export function fail(node, message) {

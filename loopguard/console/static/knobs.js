@@ -91,6 +91,7 @@ export const PROFILE = [
 /** Of every profile alike. */
 export const RETRY = {
   title: "Retry, for all profiles",
+  table: ["retry"],
   fields: [
     number("max_attempts", "Attempts", "requests", "More answers more callers, and each is paid for."),
     number("initial_wait_s", "First wait, at most", "seconds", "Longer spares an upstream that is overloaded, and keeps the caller waiting; doubled each time."),

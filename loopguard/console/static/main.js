@@ -4,7 +4,7 @@ import { byId, setText } from "./dom.js";
 import { showConfiguration } from "./configuration.js";
 import { showNow } from "./now.js";
 import { showRuns } from "./runs.js";
-import { newTrips, showThrownAway } from "./thrown_away.js";
+import { showThrownAway, tellLatestTrip } from "./thrown_away.js";
 
 const VIEWS = {
   now: () => {},
@@ -12,12 +12,18 @@ const VIEWS = {
   runs: showRuns,
   configuration: showConfiguration,
 };
+const LEDGERS = ["thrown-away", "runs"]; // the views that are read again
+const READ_AGAIN_MS = 15000; // prices come seconds to minutes after a trip
 const AGAIN_AFTER_MS = 5000; // after a refusal, which the browser takes for final
 const links = [...document.querySelectorAll("nav a")];
 
-function route() {
+function shownView() {
   const asked = location.hash.slice(1);
-  const view = asked in VIEWS ? asked : "now";
+  return Object.hasOwn(VIEWS, asked) ? asked : "now";
+}
+
+function route() {
+  const view = shownView();
   for (const name of Object.keys(VIEWS)) byId(`view-${name}`).hidden = name !== view;
   for (const link of links) {
     if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
@@ -25,6 +31,10 @@ function route() {
   }
   document.title = `${links.find((link) => link.hash === `#${view}`).textContent}: loopguard console`;
   VIEWS[view]();
+}
+
+function readAgain() {
+  if (!document.hidden && LEDGERS.includes(shownView())) VIEWS[shownView()]();
 }
 
 let stream = null;
@@ -50,7 +60,9 @@ function follow() {
   stream.addEventListener("message", (event) => {
     const seen = JSON.parse(event.data);
     showNow(seen);
-    if (seen.newest_loop !== newestLoop) newTrips({ first: newestLoop === null });
+    if (seen.newest_loop === newestLoop) return;
+    tellLatestTrip({ aloud: newestLoop !== null });
+    if (newestLoop !== null) readAgain();
     newestLoop = seen.newest_loop;
   });
 }
@@ -69,6 +81,10 @@ addEventListener("hashchange", () => {
   byId("view").focus({ preventScroll: true });
   scrollTo(0, 0);
 });
-document.addEventListener("visibilitychange", follow);
+document.addEventListener("visibilitychange", () => {
+  follow();
+  readAgain();
+});
+setInterval(readAgain, READ_AGAIN_MS);
 route();
 follow();

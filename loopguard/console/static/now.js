@@ -1,6 +1,7 @@
 // The exchanges in flight. Rows stay where they are while their figures change.
 
-import { byId, cell, element, figures, row, setText } from "./dom.js";
+import { inFull } from "./curve.js";
+import { byId, cell, element, row, setText } from "./dom.js";
 
 const STATES = {
   asking: "waiting for its first delta",
@@ -20,7 +21,7 @@ function makeRow(exchange) {
     elapsed: element("span"),
     chars: element("span"),
     levels: element("div", { class: "levels" }),
-    unread: element("span", { class: "quiet" }, "nothing read yet"),
+    unread: element("span", { class: "quiet" }, "no rule has read anything"),
   };
   const model = cell("Model", "head", parts.model);
   if (exchange.run) model.append(element("span", { class: "quiet block" }, `run ${exchange.run}`));
@@ -56,7 +57,7 @@ function update({ line, parts, bars }, exchange) {
   line.dataset.state = exchange.state;
   setText(parts.attempt, String(exchange.attempt));
   setText(parts.elapsed, exchange.elapsed_s.toFixed(1));
-  setText(parts.chars, figures(exchange.chars));
+  setText(parts.chars, inFull(exchange.chars));
   parts.unread.hidden = exchange.levels.length > 0;
   const rules = new Set(exchange.levels.map((level) => level.rule));
   for (const [rule, { bar }] of bars) {
@@ -71,14 +72,14 @@ function update({ line, parts, bars }, exchange) {
     }
     const { fill, told } = bars.get(rule);
     fill.style.inlineSize = `${Math.min(100, (100 * now) / floor).toFixed(1)}%`;
-    setText(told, `${figures(now)} of ${figures(floor)}`);
+    setText(told, `${inFull(now)} of ${inFull(floor)}`);
   }
 }
 
 /** Show what one event of the stream says. */
 export function showNow(seen) {
-  setText(byId("in-flight"), figures(seen.in_flight));
-  setText(byId("suspected"), figures(seen.suspected));
+  setText(byId("in-flight"), inFull(seen.in_flight));
+  setText(byId("suspected"), inFull(seen.suspected));
   byId("suspected").dataset.some = seen.suspected > 0;
   const body = byId("exchanges");
   const names = new Set(seen.exchanges.map((each) => each.exchange));
@@ -97,5 +98,5 @@ export function showNow(seen) {
   byId("now-empty").hidden = seen.exchanges.length > 0;
   const left = seen.in_flight - seen.exchanges.length;
   byId("not-shown").hidden = left <= 0;
-  setText(byId("not-shown"), `${figures(left)} more are in flight, none of them nearer to a trip.`);
+  setText(byId("not-shown"), `${inFull(left)} more are in flight. The suspected are shown first, then the oldest.`);
 }

@@ -1,6 +1,7 @@
 // The figures of one run, as `/runs/NAME` gives them, and how the ledger stands.
 
-import { age, ask, byId, cell, element, fail, figures, row, tile, usd } from "./dom.js";
+import { inFull } from "./curve.js";
+import { age, ask, byId, cell, element, fail, row, tile, usd } from "./dom.js";
 
 const MEANINGS = {
   turns: "exchanges",
@@ -22,15 +23,15 @@ export async function showRuns() {
   if (!ok) return;
   const { owed, priced, unpriced, oldest_owed_at_s: oldest } = answer.ledger;
   byId("ledger-tiles").replaceChildren(
-    tile("Owed", figures(owed), "price still to come"),
-    tile("Priced", figures(priced)),
-    tile("Unpriced", figures(unpriced), "no price for good"),
-    tile("Oldest owed", oldest === null ? "none" : age(Date.now() / 1000 - oldest)),
+    tile("Owed", inFull(owed), "price still to come"),
+    tile("Priced", inFull(priced), "price known"),
+    tile("Unpriced", inFull(unpriced), "no price for good"),
+    tile("Oldest owed", oldest === null ? "none" : age(Date.now() / 1000 - oldest), oldest === null ? "nothing is waited for" : "since it was abandoned"),
   );
 }
 
 function inWords(name, figure) {
-  return name.endsWith("Usd") ? usd(figure) : figures(figure);
+  return name.endsWith("Usd") ? usd(figure) : inFull(figure);
 }
 
 function showRun(run) {
@@ -52,7 +53,7 @@ function showRun(run) {
         { class: "rows", role: "table", "aria-label": `Run ${run.run} by model` },
         element("thead", { role: "rowgroup" }, row(...heads)),
         element("tbody", { role: "rowgroup" }, ...models.map(([model, told]) =>
-          row(cell("Model", "head", element("b", { class: "name" }, model || "no model named")), ...COLUMNS.map((name) => cell(name, "number", figures(told[name]))))),
+          row(cell("Model", "head", element("b", { class: "name" }, model || "no model named")), ...COLUMNS.map((name) => cell(name, "number", inFull(told[name]))))),
         ),
       ),
     );

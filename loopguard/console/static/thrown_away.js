@@ -1,8 +1,9 @@
 // What was thrown away: the last day by model and by hour, and the latest trips.
 
-import { ask, byId, cell, element, fail, figures, percent, row, setText, svg, tile, time, usd } from "./dom.js";
+import { inFull, percent } from "./curve.js";
+import { drawDay } from "./day.js";
+import { ask, byId, cell, element, fail, renew, row, setText, tile, time, usd } from "./dom.js";
 
-const REFRESH_MS = 15000; // prices come seconds to minutes after a trip
 const UNPRICED = {
   no_id: "the upstream had not named it",
   no_key: "no key to ask with",
@@ -14,78 +15,80 @@ const UNPRICED = {
   key_missing: "its key was not seen again",
 };
 const filter = byId("filter");
-let shown = false;
-let timer = null;
+let reading = 0;
 
-/** The view is on the screen: read it now, and again while it is. */
-export function showThrownAway() {
-  shown = true;
-  clearInterval(timer);
-  timer = setInterval(() => {
-    if (byId("view-thrown-away").hidden) {
-      shown = false;
-      clearInterval(timer);
-    } else if (!document.hidden) refresh();
-  }, REFRESH_MS);
-  refresh();
+/** The view is on the screen. */
+export async function showThrownAway() {
+  reading += 1;
+  const number = reading;
+  const query = new URLSearchParams([...new FormData(filter)].filter(([, value]) => value));
+  const [read, latest] = await Promise.all([ask("figures"), ask(`replies?${query}`)]);
+  if (number !== reading) return; // another filter has been chosen meanwhile
+  fail(byId("thrown-fault"), read.ok && latest.ok ? "" : (read.ok ? latest : read).answer.error);
+  if (read.ok) showFigures(read.answer);
+  if (latest.ok) showTrips(latest.answer, query.size > 0);
 }
 
-/** The stream names other trips than before. */
-export async function newTrips({ first }) {
+/** The stream names another trip than before; where it is not the first that it names, say so. */
+export async function tellLatestTrip({ aloud }) {
   const { ok, answer } = await ask("replies");
   if (!ok || !answer.length) return;
   const [latest] = answer;
-  setText(byId("latest-trip"), `${time(latest.at_s)}, ${latest.model || "no model named"}, ${latest.rule} rule`);
-  if (!first) setText(byId("news"), `A reply of ${latest.model} was cut by the ${latest.rule} rule.`);
-  if (shown) refresh();
-}
-
-async function refresh() {
-  const query = new URLSearchParams([...new FormData(filter)].filter(([, value]) => value));
-  const [read, latest] = await Promise.all([ask("figures"), ask(`replies?${query}`)]);
-  fail(byId("thrown-fault"), read.ok && latest.ok ? "" : (read.ok ? latest : read).answer.error);
-  if (read.ok) showFigures(read.answer);
-  if (latest.ok) showTrips(latest.answer);
+  const model = latest.model || "no model named";
+  setText(byId("latest-trip"), `${time(latest.at_s)}, ${model}, ${latest.rule} rule`);
+  if (aloud) setText(byId("news"), `${time(latest.at_s)}: a reply of ${model} was cut by the ${latest.rule} rule.`);
 }
 
 function sum(lines, key) {
   return lines.reduce((total, line) => total + (line[key] ?? 0), 0);
 }
 
+/** What of the money is not known. */
+function unsettled({ owed, unpriced }) {
+  return [owed && `${inFull(owed)} owed`, unpriced && `${inFull(unpriced)} unpriced`].filter(Boolean).join(", ");
+}
+
 function showFigures({ models, hours }) {
-  const cut = sum(models, "loop_aborts");
-  const owed = sum(models, "owed");
-  const unpriced = sum(models, "unpriced");
-  const known = models.some((line) => line.saved_usd !== null);
-  const missing = [owed && `${figures(owed)} owed`, unpriced && `${figures(unpriced)} unpriced`].filter(Boolean);
-  byId("thrown-tiles").replaceChildren(
-    tile("Replies cut", figures(cut), `in ${figures(sum(models, "looped_exchanges"))} of ${figures(sum(models, "exchanges"))} exchanges`),
-    tile("Characters", figures(sum(models, "chars")), "of generated output"),
-    tile("Money", usd(sum(models, "cost_usd")), missing.length ? `and ${missing.join(", ")}` : "all of it priced"),
-    tile("Saved, estimated", known ? usd(sum(models, "saved_usd")) : "not known", known ? "from the cuts to the caps" : "no priced loop of a model with a known cap"),
-  );
-  byId("charts").replaceChildren(
-    drawDay("Characters thrown away by the hour", hours, "chars", figures),
-    drawDay("Money thrown away by the hour, as far as it is priced", hours, "cost_usd", usd),
-  );
-  byId("models").replaceChildren(...models.map(modelRow));
+  renew(byId("thrown-tiles"), models, () => sumTiles(models));
+  renew(byId("charts"), hours, () => {
+    const open = [...byId("charts").querySelectorAll("figure")].map((each) => each.querySelector("details")?.open);
+    const charts = [
+      drawDay("Characters thrown away by the hour", hours, "chars", inFull),
+      drawDay("Money thrown away by the hour, as far as it is priced", hours, "cost_usd", usd),
+    ];
+    charts.forEach((chart, at) => chart.querySelector("details")?.toggleAttribute("open", Boolean(open[at])));
+    return charts;
+  });
+  renew(byId("models"), models, () => models.map(modelRow));
   byId("models-empty").hidden = models.length > 0;
+  byId("models-table").hidden = models.length === 0;
   choices(filter.elements.model, models.map((line) => line.model));
 }
 
+function sumTiles(models) {
+  const cut = sum(models, "loop_aborts");
+  const missing = unsettled({ owed: sum(models, "owed"), unpriced: sum(models, "unpriced") });
+  const known = models.some((line) => line.saved_usd !== null);
+  return [
+    tile("Replies cut", inFull(cut), `in ${inFull(sum(models, "looped_exchanges"))} of ${inFull(sum(models, "exchanges"))} exchanges`),
+    tile("Characters", inFull(sum(models, "chars")), "of generated output"),
+    tile("Money", usd(sum(models, "cost_usd")), missing ? `and ${missing}` : cut ? "all of it priced" : "nothing to be priced"),
+    tile("Saved, estimated", known ? usd(sum(models, "saved_usd")) : "not known", known ? "from the cuts to the caps" : "no priced loop of a model with a known cap"),
+  ];
+}
+
 function modelRow(line) {
-  const unsettled = [line.owed && `${figures(line.owed)} owed`, line.unpriced && `${figures(line.unpriced)} unpriced`].filter(Boolean);
   const money = cell("Thrown away", "number", usd(line.cost_usd));
-  if (unsettled.length) money.append(element("span", { class: "quiet block" }, unsettled.join(", ")));
+  if (unsettled(line)) money.append(element("span", { class: "quiet block" }, unsettled(line)));
   const saved = cell("Saved, estimated", "number", line.saved_usd === null && line.loop_aborts ? "not known" : usd(line.saved_usd ?? 0));
-  if (line.cap_tokens) saved.append(element("span", { class: "quiet block" }, `cap ${figures(line.cap_tokens)} tokens`));
+  if (line.cap_tokens) saved.append(element("span", { class: "quiet block" }, `cap ${inFull(line.cap_tokens)} tokens`));
   return row(
     cell("Model", "head", element("b", { class: "name" }, line.model || "no model named")),
-    cell("Exchanges", "number", figures(line.exchanges)),
-    cell("Looped", "number", figures(line.looped_exchanges)),
+    cell("Exchanges", "number", inFull(line.exchanges)),
+    cell("Looped", "number", inFull(line.looped_exchanges)),
     cell("Share", "number", percent(line.exchanges ? line.looped_exchanges / line.exchanges : 0)),
-    cell("Replies cut", "number", figures(line.loop_aborts)),
-    cell("Characters", "number", figures(line.chars)),
+    cell("Replies cut", "number", inFull(line.loop_aborts)),
+    cell("Characters", "number", inFull(line.chars)),
     money,
     saved,
   );
@@ -98,41 +101,6 @@ function choices(select, values) {
     if (value && !offered.has(value)) select.append(element("option", { value }, value));
     offered.add(value);
   }
-}
-
-const WIDTH = 600;
-const HEIGHT = 100;
-
-function drawDay(title, hours, key, inWords) {
-  const top = Math.max(...hours.map((hour) => hour[key]));
-  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
-  const x = (at) => (at / (hours.length - 1)) * WIDTH;
-  const y = (value) => HEIGHT - (top ? value / top : 0) * (HEIGHT - 2) - 1;
-  for (const share of [0, 0.5, 1]) {
-    const at = HEIGHT - share * (HEIGHT - 2) - 1;
-    picture.append(svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: at, y2: at }));
-  }
-  const points = hours.map((hour, at) => `${x(at).toFixed(1)},${y(hour[key]).toFixed(1)}`);
-  if (top) {
-    picture.append(
-      svg("polygon", { class: "area", points: `0,${HEIGHT} ${points.join(" ")} ${WIDTH},${HEIGHT}` }),
-      svg("polyline", { class: "line", points: points.join(" ") }),
-    );
-  }
-  const table = element("table", {}, element("caption", { class: "unseen" }, title));
-  table.append(
-    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Hour from"), element("th", { scope: "col", class: "number" }, "Thrown away"))),
-    element("tbody", {}, ...hours.map((hour) => element("tr", {}, element("td", {}, time(hour.at_s)), element("td", { class: "number" }, inWords(hour[key]))))),
-  );
-  return element(
-    "figure",
-    { class: "card day" },
-    element("figcaption", {}, element("b", {}, title)),
-    element("div", { class: "scale", "aria-hidden": "true" }, element("span", {}, top ? inWords(top) : ""), element("span", {}, "0")),
-    element("div", { class: "picture" }, picture),
-    element("div", { class: "hours", "aria-hidden": "true" }, element("span", {}, "24 h ago"), element("span", {}, "12 h ago"), element("span", {}, "now")),
-    top ? element("details", {}, element("summary", {}, "As a table"), element("div", { class: "scrolled", tabindex: "0", role: "region", "aria-label": title }, table)) : element("p", { class: "quiet" }, "Nothing in the last day."),
-  );
 }
 
 function price(reply) {
@@ -156,26 +124,20 @@ function tripItem(reply) {
     element(
       "p",
       { class: "quiet" },
-      `attempt ${reply.attempt}: ${figures(reply.words)} words, ${figures(reply.chars)} characters discarded; ${price(reply)}`,
+      `attempt ${reply.attempt}: ${inFull(reply.words)} words, ${inFull(reply.chars)} characters discarded; ${price(reply)}`,
     ),
   );
   if (reply.sample) made.append(element("pre", { tabindex: "0", "aria-label": "A sample of what repeated" }, reply.sample));
   return made;
 }
 
-function showTrips(replies) {
-  byId("trips").replaceChildren(...replies.map(tripItem));
+function showTrips(replies, filtered) {
+  renew(byId("trips"), replies, () => replies.map(tripItem));
   choices(filter.elements.model, replies.map((reply) => reply.model));
   choices(filter.elements.profile, replies.map((reply) => reply.profile));
-  const filtered = [...new FormData(filter)].some(([, value]) => value);
-  byId("trips-empty").hidden = replies.length > 0;
-  setText(
-    byId("trips-empty"),
-    filtered
-      ? "No trip is like that. Choose all models and all profiles to see the others."
-      : "No reply has been discarded. Try a looping text under Configuration to see what would be.",
-  );
+  byId("trips-empty").hidden = replies.length > 0 || filtered;
+  byId("trips-other").hidden = replies.length > 0 || !filtered;
 }
 
-filter.addEventListener("change", refresh);
+filter.addEventListener("change", showThrownAway);
 filter.addEventListener("submit", (event) => event.preventDefault());

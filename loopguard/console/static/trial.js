@@ -1,46 +1,35 @@
 // Try a reply: the server judges it by the draft, the page draws its curves.
 
-import { drawCurve } from "./curve.js";
-import { ask, byId, element, fail, figures, setText } from "./dom.js";
+import { inFull } from "./curve.js";
+import { ask, byId, fail, setText } from "./dom.js";
+import { drawReply } from "./reply.js";
 
 const form = byId("trial");
 const card = byId("try");
-
-function replyCard(reply) {
-  const made = element("article", { class: reply.tripped ? "reply tripped" : "reply passed" }, element("h4", { class: "name" }, reply.id));
-  const verdict = element("p", {}, element("b", { class: "badge" }, reply.tripped ? `tripped by ${reply.rule}` : "passed"));
-  if (reply.tripped) {
-    verdict.append(` at character ${figures(reply.at_char)}: ${reply.sentence}.`);
-    if (reply.onset_char !== null) verdict.append(` It began about character ${figures(reply.onset_char)}.`);
-  } else {
-    verdict.append(`: ${figures(reply.words)} words, ${figures(reply.chars)} characters.`);
-  }
-  made.append(verdict, ...reply.curves.map(drawCurve));
-  if (reply.excerpt) {
-    made.append(
-      element("p", { class: "quiet" }, reply.tripped ? "What repeated" : "The text at the highest level"),
-      element("pre", { tabindex: "0", "aria-label": "Text of the reply" }, reply.excerpt),
-    );
-  }
-  return made;
-}
+const replies = byId("trial-replies");
 
 async function judge(name, content, stand) {
   const sent = new FormData();
   sent.append("draft", JSON.stringify(stand));
   sent.append("reply", new Blob([content]), name);
   setText(byId("trial-verdict"), "Judging.");
-  byId("trial-replies").replaceChildren();
+  replies.replaceChildren();
+  outdate();
   const { ok, status, answer } = await ask("configuration/try", { form: sent });
-  const why = answer.faults?.join("; ") ?? answer.error ?? "";
-  fail(byId("trial-fault"), ok ? answer.faults.join("; ") : status === 413 ? "That is more than 8 MB; loopguard scan reads any size." : why);
-  if (!ok) {
-    setText(byId("trial-verdict"), "");
-    return;
-  }
-  const more = answer.total > answer.replies.length ? ` The first ${answer.replies.length} are shown.` : "";
-  setText(byId("trial-verdict"), `${figures(answer.total)} ${answer.total === 1 ? "reply" : "replies"}, ${figures(answer.tripped)} would trip.${more}`);
-  byId("trial-replies").replaceChildren(...answer.replies.map(replyCard));
+  const tooLarge = status === 413 ? "That is more than 8 MB; loopguard scan reads any size." : "";
+  fail(byId("trial-fault"), tooLarge || (answer.faults?.join("; ") ?? answer.error));
+  setText(byId("trial-verdict"), ok ? sum(answer) : "");
+  if (ok) replies.replaceChildren(...answer.replies.map((reply) => drawReply(reply, "h4")));
+}
+
+function sum({ replies: shown, total, tripped }) {
+  const more = total > shown.length ? ` The first ${inFull(shown.length)} are shown.` : "";
+  return `${inFull(total)} ${total === 1 ? "reply" : "replies"}, ${inFull(tripped)} would trip.${more}`;
+}
+
+/** The knobs are no longer those that the verdict on the page is by. */
+export function outdate() {
+  byId("trial-outdated").hidden = !replies.childElementCount;
 }
 
 /** @param {() => object} stand the draft and the profile as they stand on the page. */
@@ -48,10 +37,9 @@ export function setUpTrial(stand) {
   const tryOut = () => {
     const file = form.elements.file.files[0];
     const text = form.elements.text.value;
-    if (text) return judge("pasted", text, stand());
-    if (file) return judge(file.name, file, stand());
-    fail(byId("trial-fault"), "Paste a reply or choose a file first.");
-    return undefined;
+    if (text) judge("pasted", text, stand());
+    else if (file) judge(file.name, file, stand());
+    else fail(byId("trial-fault"), "Paste a reply or choose a file first.");
   };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -75,4 +63,10 @@ export function setUpTrial(stand) {
     if (file) judge(file.name, file, stand());
     else if (text) judge("dropped", text, stand());
   });
+  // A file that is dropped beside the card would replace the page, and the draft with it.
+  for (const name of ["dragover", "drop"]) {
+    addEventListener(name, (event) => {
+      if (event.dataTransfer.types.includes("Files")) event.preventDefault();
+    });
+  }
 }

@@ -16,16 +16,23 @@ export function inFull(figure) {
   return whole.format(figure);
 }
 
-function svg(name, attributes) {
+/** A share in per cent; what is there is never told as nothing. */
+export function percent(share) {
+  return share > 0 && share < 0.01 ? "< 1 %" : `${inFull(share * 100)} %`;
+}
+
+/** Make an element of SVG. */
+export function svg(name, attributes) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
 }
 
-function html(name, className, text) {
+/** Make an element of HTML; what is not a node among its content becomes text. */
+export function html(name, className = "", ...content) {
   const element = document.createElement(name);
   if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
+  element.append(...content);
   return element;
 }
 
@@ -80,30 +87,30 @@ export function drawCurve(curve) {
   cursor.setAttribute("visibility", "hidden");
   picture.append(cursor);
 
-  const plot = html("div", "plot");
-  plot.append(picture);
-  const shares = html("div", "shares");
-  shares.append(
+  const plot = html("div", "plot", picture);
+  const shares = html(
+    "div",
+    "shares",
     html("span", "share at-100", "floor"),
     html("span", "share at-50", "50 %"),
     html("span", "share at-0", "0"),
   );
-  const characters = html("div", "characters");
-  characters.append(html("span", "", "0"), html("span", "", `${inFull(lastChar)} characters`));
+  const characters = html(
+    "div",
+    "characters",
+    html("span", "", "0"),
+    html("span", "", `${inFull(lastChar)} characters`),
+  );
 
-  const caption = html("figcaption");
-  caption.append(html("b", "", curve.label));
+  const caption = html("figcaption", "", html("b", "", curve.label));
   for (const rule of curve.rules) {
-    const entry = html("span", "key");
     const line = svg("svg", { viewBox: "0 0 24 8", "aria-hidden": "true" });
     line.append(svg("line", { class: `level ${rule.name}`, x1: 0, x2: 24, y1: 4, y2: 4 }));
-    entry.append(line, `${rule.name}: peak ${levelInWords(rule, rule.peak)}`);
-    caption.append(entry);
+    caption.append(html("span", "key", line, `${rule.name}: peak ${levelInWords(rule, rule.peak)}`));
   }
 
   const reading = html("p", "reading quiet");
-  const figure = html("figure", "curve");
-  figure.append(caption, shares, plot, characters, reading);
+  const figure = html("figure", "curve", caption, shares, plot, characters, reading);
   readPoints(curve, plot, cursor, x, reading);
   return figure;
 }

@@ -1,6 +1,7 @@
 // The report: how near the replies came to each floor, and a card for each reply.
 
-import { drawCurve, inFull } from "./curve.js";
+import { html, inFull, percent } from "./curve.js";
+import { drawReply, nearness } from "./reply.js";
 
 const AT_ONCE = 30; // cards drawn before the next are asked for by scrolling
 const RULES = ["frequency", "stretch", "length"];
@@ -11,25 +12,6 @@ const replies = document
   .textContent.split("\n")
   .filter((line) => line)
   .map((line) => JSON.parse(line));
-
-function element(name, className, ...content) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  made.append(...content.map(String));
-  return made;
-}
-
-/** The greatest share of a floor that a reply came to; the length backstop, which only grows, aside. */
-function nearness(reply) {
-  const shares = Object.entries(reply.peaks)
-    .filter(([rule]) => rule !== "length")
-    .map(([, level]) => level.peak / level.floor);
-  return Math.max(0, ...shares);
-}
-
-function percent(share) {
-  return share > 0 && share < 0.01 ? "< 1 %" : `${inFull(share * 100)} %`;
-}
 
 function knobsOf(rule) {
   const { max_response_chars: ceiling, ...frequency } = knobs.frequency ?? {};
@@ -46,56 +28,29 @@ function tellRule(rule) {
   const [highest] = seen
     .filter((reply) => !reply.tripped)
     .sort((a, b) => b.peaks[rule].peak - a.peaks[rule].peak);
-  const peak = element("dd", "");
+  const peak = html("dd", "");
   if (highest === undefined) {
     peak.append("none passed");
   } else {
-    const find = element("button", "find", highest.id);
+    const find = html("button", "find", highest.id);
     find.type = "button";
     find.addEventListener("click", () => showOne(highest.id));
     const level = highest.peaks[rule].peak;
     peak.append(`${inFull(level)} (${percent(level / floor)}) by `, find);
   }
-  const told = element("dl");
-  told.append(
-    element("dt", "", "Floor"),
-    element("dd", "", `${inFull(floor)} ${rule === "frequency" ? "words" : "characters"}`),
-    element("dt", "", "Tripped by it"),
-    element("dd", "", inFull(replies.filter((reply) => reply.rule === rule).length)),
-    element("dt", "", "Highest peak that passed"),
+  const told = html(
+    "dl",
+    "",
+    html("dt", "", "Floor"),
+    html("dd", "", `${inFull(floor)} ${rule === "frequency" ? "words" : "characters"}`),
+    html("dt", "", "Tripped by it"),
+    html("dd", "", inFull(replies.filter((reply) => reply.rule === rule).length)),
+    html("dt", "", "Highest peak that passed"),
     peak,
-    element("dt", "", "Knobs"),
-    element("dd", "", knobsOf(rule)),
+    html("dt", "", "Knobs"),
+    html("dd", "", knobsOf(rule)),
   );
-  const made = element("section", "rule");
-  made.append(element("h3", rule, rule), told);
-  return made;
-}
-
-function card(reply) {
-  const made = element("article", reply.tripped ? "tripped" : "passed");
-  const title = element("h3", "", reply.id);
-  const verdict = element("p");
-  const badge = element("span", "badge", reply.tripped ? `tripped by ${reply.rule}:` : "passed:");
-  verdict.append(badge, " ");
-  if (reply.tripped) {
-    verdict.append(reply.sentence);
-    if (reply.onset_char !== null) verdict.append(`, from character ${inFull(reply.onset_char)} on`);
-    verdict.append(".");
-  } else {
-    verdict.append(`nearest a floor: ${percent(nearness(reply))}.`);
-  }
-  verdict.append(
-    ` The whole reply has ${inFull(reply.words)} words, ${inFull(reply.chars)} characters.`,
-  );
-  made.append(title, verdict, ...reply.curves.map(drawCurve));
-  if (reply.excerpt) {
-    const what = reply.period_chars !== null
-      ? `What repeated, every ${inFull(reply.period_chars)} characters`
-      : reply.tripped ? "The text at the trip" : "The text at the highest level";
-    made.append(element("p", "quiet", what), element("pre", "", reply.excerpt));
-  }
-  return made;
+  return html("section", "rule", html("h3", rule, rule), told);
 }
 
 const form = document.getElementById("choice");
@@ -106,7 +61,7 @@ let drawn = 0;
 
 function drawMore() {
   const next = chosen.slice(drawn, drawn + AT_ONCE);
-  list.append(...next.map(card));
+  list.append(...next.map((reply) => drawReply(reply, "h3")));
   drawn += next.length;
   more.hidden = drawn === chosen.length;
   more.textContent = `Show more (${inFull(chosen.length - drawn)} left)`;
