@@ -136,6 +136,7 @@ class Caller:
             CallerGone: the caller's connection is closed.
         """
         if self._response is None:
+            self._stop_comments()  # one would begin a second response behind this one's head
             try:
                 await response.prepare(self._request)
                 await response.write_eof()
@@ -164,7 +165,8 @@ class Caller:
         now = self._loop.time()
         due_at = self._written_at + self._keepalive_s
         if due_at <= now:
-            self._comment = self._loop.create_task(self._send_comment())
+            if self._comment is None or self._comment.done():  # else the caller takes nothing
+                self._comment = self._loop.create_task(self._send_comment())
             due_at = now + self._keepalive_s
         self._timer = self._loop.call_at(due_at, self._look)
 

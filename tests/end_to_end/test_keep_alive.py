@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import openai
@@ -129,6 +130,25 @@ async def test_whole_replies_get_none(guarded: Guard) -> None:
     async with guarded([[head(), *EVENTS[:3], stall], GOOD], **environment) as ours:
         caller = await ask(ours, REQUEST)
         assert json.loads(caller.body)["choices"][0]["message"]["content"] == "The good answer."
+
+
+async def test_none_within_an_answer_by_status(guarded: Guard) -> None:
+    """While a caller is slow to take an answer by status no comment comes between."""
+    gate = asyncio.Event()
+    refusal = [wait(gate), *Refusal(400, message="x" * 1_000_000).steps()]
+    async with guarded([refusal]) as ours, calling(ours, STREAM) as caller:
+        await ours.fake.attempt(1)
+        (exchange,) = ours.api._routes.exchanges
+        transport = exchange._caller._request.transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        caller._writer.transport.pause_reading()
+        gate.set()
+        await turning_until(lambda: transport.get_write_buffer_size() > 1 << 16)
+        assert exchange._caller._timer.cancelled()
+        caller._writer.transport.resume_reading()
+        await caller.whole()
+        assert caller.status == 400
+        assert caller.error["message"] == "x" * 1_000_000
 
 
 async def test_nothing_follows_the_end(guarded: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
