@@ -4,7 +4,8 @@ Theory. What costs is not what is done with a read but whatever is done around i
 woken, a coroutine, a timer, an object for each event. So a network read is served where it arrives,
 in one chain of calls from the transport of the upstream to that of the caller (`_receive`):
 
-1. The tap (`loopguard.proxy.tap`) lets aiohttp take the read's HTTP apart.
+1. The tap (`loopguard.proxy.tap`) takes the read's HTTP apart: one whole HTTP chunk by itself, all
+   else by aiohttp.
 2. The reader (`loopguard.core.dialects.reader`) finds the text that came, mostly without cutting
    the bytes into events; what is more than text it parses.
 3. The detector reads the text.
@@ -199,10 +200,10 @@ class Attempt:
     def _take(self, chunk: bytes) -> Outcome | None:
         """Read what has come; say how the attempt ends if it ends here."""
         try:
-            for read in self._reader.read(chunk):
-                outcome = self._take_run(read) if type(read) is Run else self._take_event(*read)
-                if outcome is not None:
-                    return outcome
+            text, choice = self._reader.read_lone(chunk)
+            outcome = self._take_run(chunk, text, choice) if text else self._take_many(chunk)
+            if outcome is not None:
+                return outcome
         except sse.EventTooLong as error:
             return Broken(f"the upstream sent {error}", retryable=False)
         except ValueError as error:
@@ -211,13 +212,20 @@ class Attempt:
             return Broken("the reply is larger than `max_held_bytes`", retryable=False)
         return None
 
-    def _take_run(self, run: Run) -> Outcome | None:
+    def _take_many(self, chunk: bytes) -> Outcome | None:
+        for read in self._reader.read(chunk):
+            outcome = self._take_run(*read) if type(read) is Run else self._take_event(*read)
+            if outcome is not None:
+                return outcome
+        return None
+
+    def _take_run(self, raw: bytes, text: str, choice: int) -> Outcome | None:
         """Take events in that carry text alone."""
-        trip = self.detector.feed("content", run.text, run.choice)
+        trip = self.detector.feed("content", text, choice)
         self._progress()
         if trip is not None:
             return self._tripped(trip)
-        self.relay.take_run(run)
+        self.relay.take_run(raw, text)
         return None
 
     def _take_event(self, block: sse.Block, parsed: Parsed | None) -> Outcome | None:

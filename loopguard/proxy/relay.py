@@ -17,7 +17,7 @@ from aiohttp import web
 from loopguard.core import json_text, sse
 from loopguard.core.detection.detector import Detector
 from loopguard.core.dialects import Dialect
-from loopguard.core.events import Parsed, Run
+from loopguard.core.events import Parsed
 from loopguard.core.plan import Plan
 from loopguard.proxy.caller import Caller
 
@@ -106,11 +106,11 @@ class LiveRelay:
         self._newest = parsed.chunk or self._newest
         self._wait(block.raw)
 
-    def take_run(self, run: Run) -> None:
+    def take_run(self, raw: bytes, text: str) -> None:  # noqa: ARG002
         """Take events that carry text alone."""
         self._carries = True
-        self._waiting.append(run.raw)
-        self.held_bytes += len(run.raw)
+        self._waiting.append(raw)
+        self.held_bytes += len(raw)
 
     def _wait(self, raw: bytes) -> None:
         self._waiting.append(raw)
@@ -204,9 +204,9 @@ class HeldRelay:
         if self._usage_wanted or not parsed.usage_only:
             self._held.add(block, parsed)
 
-    def take_run(self, run: Run) -> None:
+    def take_run(self, raw: bytes, text: str) -> None:
         """Take events that carry text alone."""
-        self._held.extend(run)
+        self._held.extend(raw, text)
 
     def flush(self, detector: Detector) -> bool:  # noqa: ARG002
         """Nothing leaves yet."""

@@ -11,12 +11,21 @@ collects. It uses one private attribute of aiohttp's, the stream's `_buffer`, an
 an upgrade changes what it relies on. What is no such stream (a body that is over already, or a
 compressed one, whose unpacking aiohttp's own reading bounds) is read by aiohttp's `readany`.
 
+The parser need not see a read that is one whole HTTP chunk, as nearly every read of a live model
+is: it would stand afterwards where it stood before, between two chunks. It stands there when the
+end of a chunk that carried something is the last that it told of, and the read ends in a line feed:
+whatever it has read since can only be the beginning of the next chunk's size, whose line feed would
+have been told of. Of all ways to write a chunk only the shortest is known here (the size in lower
+case, without zeros before it or an extension behind it). How such a chunk begins follows from the
+length of the read, so that nothing is parsed; whatever does not begin so is the parser's.
+
 Backpressure: while nobody asks for more, what comes is kept, and the transport is not read again
 after it. So a tap keeps at most what two network reads bring.
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TypeAlias, cast
 
 import aiohttp
@@ -25,6 +34,11 @@ from aiohttp.client_proto import ResponseHandler
 Take: TypeAlias = Callable[[bytes], bool]
 """Is given what of a body a network read brought, and says whether it wants more at once."""
 
+_CRLF = b"\r\n"
+
+# An empty piece stands where an HTTP chunk begins, and where it ends.
+_BOUND = b""
+
 
 class _Pieces(aiohttp.StreamReader):
     """A stream that only collects what the parser feeds it."""
@@ -32,22 +46,42 @@ class _Pieces(aiohttp.StreamReader):
     __slots__ = ()
 
     def begin_http_chunk_receiving(self) -> None:
-        """Where an HTTP chunk begins means nothing here."""
+        """Note where an HTTP chunk begins."""
+        self._buffer.append(_BOUND)
 
     def end_http_chunk_receiving(self) -> None:
-        """Nor does where it ends."""
+        """Note where it ends."""
+        self._buffer.append(_BOUND)
 
     def feed_data(self, data: bytes, size: int = 0) -> bool:  # noqa: ARG002 - as it is called
         """Take a piece of the body."""
         self._buffer.append(data)
         return False
 
+    @property
+    def ends_a_chunk(self) -> bool:
+        """Whether the last that came is the end of an HTTP chunk that carried something.
+
+        The one that ends the body carries nothing, and trailers follow.
+        """
+        pieces = self._buffer
+        return len(pieces) > 1 and pieces[-1] == _BOUND != pieces[-2]
+
     def take(self) -> bytes:
         """Give what has been collected."""
-        pieces = self._buffer
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        pieces.clear()
+        data = b"".join(self._buffer)
+        self._buffer.clear()
         return data
+
+
+@lru_cache(maxsize=4096)
+def _opening(read_bytes: int) -> bytes | None:
+    """How a read of so many bytes begins if it is one whole HTTP chunk; None where none is."""
+    for digits in range(1, len(f"{read_bytes:x}") + 1):
+        size = read_bytes - digits - 2 * len(_CRLF)
+        if size > 0 and len(f"{size:x}") == digits:
+            return b"%x\r\n" % size
+    return None
 
 
 class Tap(asyncio.Protocol):
@@ -67,6 +101,7 @@ class Tap(asyncio.Protocol):
         self._transport = transport
         # aiohttp may have paused, for all that came with the head.
         self._paused = True
+        self._between_chunks = False
         self._take: Take
         self._waiter: asyncio.Future[bool] | None = None
         transport.set_protocol(self)
@@ -90,12 +125,20 @@ class Tap(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """The upstream has sent something."""
+        waiter = self._waiter
+        if waiter is not None and waiter.done():
+            waiter = None
+        if self._between_chunks and waiter is not None:
+            opening = _opening(len(data))
+            if opening and data.startswith(opening) and data.endswith(_CRLF):
+                self._hand_on(data[len(opening) : -len(_CRLF)], waiter)
+                return
         self._protocol.data_received(data)
+        self._between_chunks = self._pieces.ends_a_chunk and data.endswith(b"\n")
         if self._pieces.is_eof():
             # aiohttp has given the connection back to its pool.
             self._transport.set_protocol(self._protocol)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if waiter is not None:
             self._look(waiter)
         elif not self._pieces.is_eof():
             self._paused = True
@@ -124,14 +167,20 @@ class Tap(asyncio.Protocol):
     def _look(self, waiter: "asyncio.Future[bool]") -> None:
         """Hand on what has come, and say where that was all."""
         pieces = self._pieces
+        data = pieces.take()
+        if data:
+            self._hand_on(data, waiter)
+        if waiter.done():
+            return
+        if pieces.is_eof():
+            waiter.set_result(False)
+        elif (error := pieces.exception()) is not None:
+            waiter.set_exception(error)
+
+    def _hand_on(self, data: bytes, waiter: "asyncio.Future[bool]") -> None:
         try:
-            data = pieces.take()
-            if data and not self._take(data):
+            if not self._take(data):
                 waiter.set_result(True)
-            elif pieces.is_eof():
-                waiter.set_result(False)
-            elif (error := pieces.exception()) is not None:
-                waiter.set_exception(error)
         except Exception as error:  # noqa: BLE001 - of `take`, raised to who gave it
             waiter.set_exception(error)
 

@@ -116,10 +116,11 @@ def by_frame(dialect: Dialect, reads: list[bytes]) -> tuple[list[Event], str, by
     refusal = ""
     try:
         for read in reads:
-            for parsed in reader.read(read):
+            text, choice = reader.read_lone(read)
+            for parsed in [Run(read, text, choice)] if text else reader.read(read):
                 if isinstance(parsed, Run):
                     events.append(TextDelta(parsed.text, parsed.choice))
-                    held.extend(parsed)
+                    held.extend(parsed.raw, parsed.text)
                     raw += parsed.raw
                     continue
                 block, what = parsed

@@ -220,8 +220,8 @@ class _Reading:
         """Read on, no further than the character of the verdict."""
         if self._unescaped is not None:
             text = self._unescaped.feed(text)
-        self._waiting += text
-        return self.judge() if len(self._waiting) >= self._patience_chars else None
+        waiting = self._waiting = self._waiting + text
+        return self.judge() if len(waiting) >= self._patience_chars else None
 
     def _chars_to_trip(self) -> int:
         """After how many further characters a rule can trip, at the earliest."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from loopguard.core import sse
 from loopguard.core.dialects import chat, completions, messages, responses
 from loopguard.core.dialects.reader import Parser
-from loopguard.core.events import Channel, Parsed, Run, Seen, UpstreamFault
+from loopguard.core.events import Channel, Parsed, Seen, UpstreamFault
 from loopguard.core.plan import Plan
 from loopguard.core.retry import Refused
 from loopguard.errors import LoopguardError
@@ -26,8 +26,8 @@ class HeldReply(Protocol):
     def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one event."""
 
-    def extend(self, run: Run) -> None:
-        """Keep events that repeat the frame of the one before them."""
+    def extend(self, raw: bytes, text: str) -> None:
+        """Keep a run: events that repeat the frame of the one before them."""
 
     def stream(self) -> Iterable[bytes]:
         """The reply as a stream of few events, framed, carrying all that was added."""

@@ -22,7 +22,7 @@ a search for nothing; text of other names, such as thinking and arguments.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import orjson
@@ -117,25 +117,30 @@ class Reader:
         self._last = (b"", b"")
         self._frame: _Frame | None = None
 
-    def read(self, chunk: bytes) -> Iterable[Run | tuple[sse.Block, Parsed | None]]:
-        """Take the next bytes and say, in their order, what the events that they complete say.
+    def read_lone(self, chunk: bytes) -> tuple[str, int]:
+        """Read the next bytes if they are one event of the known frame.
+
+        Nearly every read of a live model is. Anything else is left to `read`.
 
         Returns:
+            Its text and whose it is; an empty text where it was not read.
+        """
+        frame = self._frame
+        if frame is None or self._decoder.rest:
+            return "", 0
+        return frame.only_text(chunk), frame.choice
+
+    def read(self, chunk: bytes) -> Iterator[Run | tuple[sse.Block, Parsed | None]]:
+        """Take the next bytes and say, in their order, what the events that they complete say.
+
+        Yields:
             Runs, and events with what each says, None for a comment.
 
         Raises:
             EventTooLong: the event that has begun is longer than the bound.
-            ValueError: while they are gone through, an event is not of the dialect.
+            ValueError: an event is not of the dialect.
         """
-        frame = self._frame
-        if frame is not None and not self._decoder.rest:
-            # Nearly every read of a live model is one event of the frame.
-            text = frame.only_text(chunk)
-            if text:
-                return (Run(chunk, text, frame.choice),)
-        return self._cut(self._decoder.take(chunk))
-
-    def _cut(self, whole: bytes) -> Iterator[Run | tuple[sse.Block, Parsed | None]]:
+        whole = self._decoder.take(chunk)
         at = 0
         while at < len(whole):
             run = self._run(whole, at)

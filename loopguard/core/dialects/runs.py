@@ -15,7 +15,7 @@ import orjson
 
 from loopguard.core import json_text, sse
 from loopguard.core.dialects.fields import Json
-from loopguard.core.events import Parsed, Run
+from loopguard.core.events import Parsed
 
 SENTINEL = b"[DONE]"
 """The data that ends a stream, on the wires that have it; it is kept like any event."""
@@ -256,10 +256,10 @@ class HeldRuns(ABC):
         """Keep one event. Its chunk is taken apart and must not be read afterwards."""
         self._add(block, parsed.chunk)
 
-    def extend(self, run: Run) -> None:
-        """Keep a run, which repeats the frame of the event before it."""
-        if not self._runs.extend(run.text):
-            for event in sse.Decoder(len(run.raw)).feed(run.raw):
+    def extend(self, raw: bytes, text: str) -> None:
+        """Keep a run of events, which repeat the frame of the one before it."""
+        if not self._runs.extend(text):
+            for event in sse.Decoder(len(raw)).feed(raw):
                 self._add(event, json_text.loads(event.data or b""))
 
     @abstractmethod

@@ -101,6 +101,30 @@ async def test_each_read_is_handed_on_at_once(certificate: Path, *, tls: bool) -
         assert caller.came == [b"one", b"two", b"three", b"four"]
 
 
+async def test_a_whole_chunk_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of reads that are one HTTP chunk each, aiohttp's parser is shown the first and the last."""
+    parsed = []
+
+    async def script(writer: asyncio.StreamWriter, caller: Caller) -> None:
+        writer.write(CHUNKED)
+        for length in (1, 15, 16, 255, 256, 4095, 4096):
+            writer.write(chunk(b"a" * length))
+            await caller.has_taken(b"a" * length)
+        writer.write(END)
+
+    async with answered(script) as (caller, ask):
+        body = tap(await ask())
+        assert isinstance(body, Tap)
+        parse = body._protocol.data_received
+        monkeypatch.setattr(
+            body._protocol, "data_received", lambda data: (parsed.append(data), parse(data))
+        )
+        assert await body.pour(caller.take) is False
+        # The first of all may have come with the head; and aiohttp asks itself for more once.
+        parsed = [data for data in parsed if data]
+        assert parsed in ([chunk(b"a"), END], [chunk(b"a" * 15), END])
+
+
 @pytest.mark.parametrize("length", [b"Content-Length: 6\r\n", b"Connection: close\r\n"])
 async def test_a_body_without_chunks_is_handed_on(length: bytes) -> None:
     """A body that ends by its length, or with the connection, is handed on to its end."""

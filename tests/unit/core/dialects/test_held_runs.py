@@ -6,7 +6,6 @@ import pytest
 
 from loopguard.core import sse
 from loopguard.core.dialects import chat
-from loopguard.core.events import Run
 
 
 def event(text: str, finish: str | None = None, index: int = 0) -> bytes:
@@ -30,7 +29,7 @@ def test_a_run_is_held_as_its_events_are(first: bytes, texts: list[str]) -> None
     events = [event(text) for text in texts]
     by_events = held(first, *events, event("", "stop"))
     by_run = held(first)
-    by_run.extend(Run(b"".join(events), "".join(texts), 0))
+    by_run.extend(b"".join(events), "".join(texts))
     after = event("", "stop")
     (block,) = sse.Decoder(len(after)).feed(after)
     by_run.add(block, chat.Parser().parse(block.data or b""))

@@ -36,7 +36,13 @@ def said(parsed: Any) -> str | None:
 
 
 def read(reader: Reader, *chunks: bytes) -> list[str | None]:
-    return [said(parsed) for chunk in chunks for parsed in reader.read(chunk)]
+    """What `read_lone` says of each read, and `read` where it is not read by itself."""
+    said_of = []
+    for chunk in chunks:
+        text, choice = reader.read_lone(chunk)
+        parsed = [Run(chunk, text, choice)] if text else reader.read(chunk)
+        said_of += map(said, parsed)
+    return said_of
 
 
 @pytest.mark.parametrize("name", [b"", b"delta"])
@@ -47,6 +53,7 @@ def test_a_frame_is_read_twice_and_tried_once(name: bytes) -> None:
     events = [event(text, name, choice=3) for text in ("one", "two", 'thr"ee', "é")]
     assert read(reader, *events) == ["one", "two", 'run: thr"ee', "run: é"]
     assert parser.count == 3  # two events, and one with a text of ours
+    assert reader.read_lone(events[0]) == ("one", 3)
     assert list(reader.read(events[0])) == [Run(events[0], "one", 3)]
 
 
