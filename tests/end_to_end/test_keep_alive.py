@@ -57,7 +57,8 @@ async def test_holding(guarded: Guard) -> None:
 async def test_upstream_that_is_silent(guarded: Guard, silence: list[Step]) -> None:
     """Comments come while the upstream is silent, before its head and after it."""
     async with guarded([silence], **SOON) as ours, calling(ours, STREAM) as caller:
-        await caller.until(COMMENT * 2)
+        await ours.fake.attempt(1)
+        await caller.until(caller.body + COMMENT * 2)
         assert len(ours.fake.attempts) == 1
 
 
