@@ -5,12 +5,13 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.ports import free_port
 
 BINARIES = Path("/usr/lib/postgresql")
 DATABASE = "postgres"
@@ -85,9 +86,7 @@ def postgres() -> Iterator[Postgres]:
         check=True,
         stdout=subprocess.DEVNULL,
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = Postgres(folder, port)
+    server = Postgres(folder, free_port())
     server.start()
     try:
         yield server

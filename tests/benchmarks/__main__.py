@@ -21,12 +21,13 @@ import uvloop
 
 from tests.benchmarks.callers import CallFailed, call_spread, ended
 from tests.benchmarks.figures import OTHERS_SHARE, Figures, Sample
-from tests.benchmarks.launch import LOAD_CORE, StartError, cpu_s, free_port, machine_cpu_s, started
+from tests.benchmarks.launch import LOAD_CORE, StartError, cpu_s, machine_cpu_s, started
 from tests.benchmarks.loads import LOADS, Load, Upstream
 from tests.benchmarks.machine import described
 from tests.benchmarks.relays import STARTERS, AbsentError, Relay
 from tests.benchmarks.report import report
 from tests.benchmarks.upstream import Asked
+from tests.ports import free_port
 
 
 class Watched:

@@ -22,13 +22,6 @@ class StartError(Exception):
     """A program did not come up."""
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def started(
     command: list[str], port: int, cores: Iterable[int], **environment: str

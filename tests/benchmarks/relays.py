@@ -19,10 +19,10 @@ from tests.benchmarks.launch import (
     CORES,
     RELAY_CORE,
     START_TIMEOUT_S,
-    free_port,
     rss_bytes,
     started,
 )
+from tests.ports import free_port
 
 CONFIGURATION = Path(__file__).parent / "configuration"
 

@@ -29,11 +29,12 @@ from tempfile import TemporaryDirectory
 import uvloop
 
 from tests.benchmarks.callers import CallFailed, call, told
-from tests.benchmarks.launch import LOAD_CORE, free_port, rss_bytes, sockets, started
+from tests.benchmarks.launch import LOAD_CORE, rss_bytes, sockets, started
 from tests.benchmarks.machine import described
 from tests.benchmarks.relays import Relay, loopguard
 from tests.benchmarks.report import rounded, table
 from tests.benchmarks.upstream import DELTA_CHARS, LOOP_CHARS, TEXTS, Asked
+from tests.ports import free_port
 
 WARM_UP_SHARE = 0.2
 LEVEL_MIB = 6.0

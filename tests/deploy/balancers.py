@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import os
-import random
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+
+from tests.ports import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 HAPROXY = DEPLOY / "haproxy" / "haproxy.cfg"
@@ -22,19 +22,6 @@ Replica = tuple[int, int]
 
 Balancer = Callable[[Sequence[Replica]], AbstractAsyncContextManager[int]]
 """Runs in front of two replicas; gives the port for callers."""
-
-
-def free_port() -> int:
-    """A port of loopback that was free just now, and that the system gives to no connection.
-
-    Or it would be gone, now and then, while whoever had it restarts.
-    """
-    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    first = int(given.read_text().split()[0]) if given.exists() else 32_768
-    while True:
-        port = random.randrange(10_000, first)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def installed(command: str) -> bool:

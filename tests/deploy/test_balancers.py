@@ -14,7 +14,6 @@ from tests.deploy.balancers import (
     BALANCERS,
     HAPROXY,
     Replica,
-    free_port,
     haproxy_environment,
     installed,
     nginx_folder,
@@ -22,6 +21,7 @@ from tests.deploy.balancers import (
 from tests.end_to_end.conftest import Guard, Guarded
 from tests.end_to_end.raw_caller import REQUEST, STREAM, asked, connected, content_of
 from tests.fake_openrouter import DONE, Message, Reply, head, stall, wait
+from tests.ports import free_port
 
 pytestmark = pytest.mark.parametrize("balancer", BALANCERS)
 

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.deploy.balancers import free_port
 from tests.end_to_end.command import Command
 from tests.end_to_end.raw_caller import REQUEST, connected, content_of
 from tests.fake_openrouter import FakeOpenRouter, Reply
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 

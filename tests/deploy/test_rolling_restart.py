@@ -17,10 +17,11 @@ import pytest
 
 from loopguard.billing.database import Database
 from loopguard.billing.figures import read_exchanges
-from tests.deploy.balancers import Replica, free_port, haproxy, installed, nginx_told
+from tests.deploy.balancers import Replica, haproxy, installed, nginx_told
 from tests.end_to_end.command import serving
 from tests.end_to_end.raw_caller import PATIENCE_S, asked, content_of, metrics
 from tests.fake_openrouter import FakeOpenRouter, Refusal, Reply, head, pace
+from tests.ports import free_port
 
 EXCHANGES = int(os.environ.get("LOOPGUARD_ROLLING", "100"))
 CALLERS = 40

@@ -26,10 +26,11 @@ from statistics import median
 import uvloop
 
 from tests.benchmarks.callers import Caller, call_spread
-from tests.benchmarks.launch import LOAD_CORE, cpu_s, free_port, started
+from tests.benchmarks.launch import LOAD_CORE, cpu_s, started
 from tests.benchmarks.loads import PACED_PER_S, PACED_STREAMS
 from tests.benchmarks.relays import Relay, loopguard
 from tests.benchmarks.upstream import TEXTS, Asked
+from tests.ports import free_port
 
 PAGES = (1, 10)
 BOUNDS = {1: 0.02, 10: 0.10}

@@ -15,9 +15,10 @@ from statistics import median
 import uvloop
 
 from tests.benchmarks.callers import call_spread, ended
-from tests.benchmarks.launch import LOAD_CORE, cpu_s, free_port, started
+from tests.benchmarks.launch import LOAD_CORE, cpu_s, started
 from tests.benchmarks.relays import Relay, loopguard
 from tests.benchmarks.upstream import Asked
+from tests.ports import free_port
 
 CHUNKS = 20
 AT_ONCE = 20
