@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 _WITNESS = """
 window.violations = [];

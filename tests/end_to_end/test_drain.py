@@ -155,6 +155,7 @@ async def test_slow_caller_does_not_stop_the_end() -> None:
             fake.base_url,
             server__drain_s="0.1",
             profiles__default__loop_detection__enabled="false",
+            profiles__default__stretch_detection__enabled="false",
         ) as command,
         connected(command.port) as slow,
     ):

@@ -1,6 +1,7 @@
 """``loopguard healthcheck`` tells what a container's engine wants to know, in one line."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -8,8 +9,9 @@ from asyncio.subprocess import DEVNULL, PIPE
 
 import pytest
 
+from loopguard import healthcheck
 from loopguard.cli import main
-from loopguard.healthcheck import TIMEOUT_S, reachable
+from loopguard.healthcheck import reachable
 from tests.end_to_end.command import serving
 from tests.end_to_end.conftest import Guard
 from tests.end_to_end.raw_caller import STREAM, connected
@@ -67,7 +69,18 @@ async def test_file_names_the_port(guarded: Guard, monkeypatch, capsys, tmp_path
         )
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def has_ipv6() -> bool:
+    """Whether this machine's loopback speaks it."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as there:
+        there.bind(("::1", 0))
+        return True
+    return False
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 here")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", pytest.param("::", marks=needs_ipv6)])
 async def test_all_addresses(guarded: Guard, monkeypatch, capsys, host: str) -> None:
     """A listener on all addresses is asked on loopback."""
     async with guarded([], server__admin_host=host) as ours:
@@ -90,13 +103,12 @@ def test_one_address(host: str) -> None:
 
 async def test_silence_is_an_answer(monkeypatch, capsys) -> None:
     """A listener that says nothing is not well, and is not waited for long."""
-    loop = asyncio.get_running_loop()
+    assert healthcheck.TIMEOUT_S < 3  # when whoever checks gives up
+    monkeypatch.setattr(healthcheck, "TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
-        asked_at = loop.time()
         status, line = await checked(monkeypatch, capsys, server__admin_port=port)
     assert (status, line) == (1, f"http://127.0.0.1:{port}/healthz: no answer (TimeoutError)")
-    assert TIMEOUT_S <= loop.time() - asked_at < 2 * TIMEOUT_S
 
 
 async def test_another_protocol(monkeypatch, capsys) -> None:

@@ -18,6 +18,10 @@ UNREAD = 141
 PATIENCE_S = 30
 
 
+# The least that a pipe takes: a command that tells more waits for its reader, however late.
+PIPE_BYTES = 4096
+
+
 @contextmanager
 def running(*words: str, python: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
     """The command, as a process that does not outlive the block."""
@@ -27,6 +31,7 @@ def running(*words: str, python: Sequence[str] = ()) -> Iterator[subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        pipesize=PIPE_BYTES,
         env=os.environ | ports,
     ) as process:
         try:

@@ -15,6 +15,8 @@ from tests.fake_openrouter import DONE, Line, Refusal, Reply, Step, head, loop, 
 
 GOOD = Reply("The good answer.")
 EVENTS = list(GOOD.events())
+# No machine is so busy that it rests between two events of these.
+AT_ONCE = [head(), b"".join(EVENTS)]
 COMMENT = b": loopguard keep-alive\n\n"
 SOON = {"server__keepalive_s": "0.01"}
 
@@ -118,7 +120,7 @@ async def test_loop_after_the_head(guarded: Guard) -> None:
 async def test_none(guarded: Guard) -> None:
     """With 0 there is no comment, and the head leaves with the reply."""
     environment = {"server__keepalive_s": "0", "profiles__default__stream_idle_s": "0.1"}
-    async with guarded([[head(), *EVENTS[:3], stall], GOOD], **environment) as ours:
+    async with guarded([[head(), *EVENTS[:3], stall], AT_ONCE], **environment) as ours:
         caller = await ask(ours, STREAM)
         assert caller.headers["x-loopguard-attempts"] == "2"
         assert caller.body.startswith(b": loopguard attempts=2\n\ndata: ")
@@ -128,7 +130,7 @@ async def test_none(guarded: Guard) -> None:
 async def test_whole_replies_get_none(guarded: Guard) -> None:
     """A caller that asked for no stream gets no comment, however long it takes."""
     environment = SOON | {"profiles__default__stream_idle_s": "0.1"}
-    async with guarded([[head(), *EVENTS[:3], stall], GOOD], **environment) as ours:
+    async with guarded([[head(), *EVENTS[:3], stall], AT_ONCE], **environment) as ours:
         caller = await ask(ours, REQUEST)
         assert json.loads(caller.body)["choices"][0]["message"]["content"] == "The good answer."
 

@@ -69,14 +69,13 @@ async def test_head_that_does_not_end(guarded: Guard, port: str, sent: bytes) ->
 async def test_trickle_of_a_head(guarded: Guard) -> None:
     """A head that comes byte by byte has no more time than any other."""
     async with guarded([GOOD], **SHORT) as ours, connected(ours.loopguard.api_port) as caller:
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
-        for byte in HEAD.encode():
+        for byte in HEAD.encode():  # takes eleven times as long as a head may
             await caller.write(bytes([byte]))
             await asyncio.sleep(0.02)  # that bytes keep coming is the point
             if caller._reader._buffer:
                 break
-        assert loop.time() - began_at < 5 * 0.15
+        else:
+            pytest.fail("all of it was taken")
         await told(caller, 408, "timeout")
         assert (await metrics(ours.admin))["loopguard_refusals_total"] == 1
 
@@ -142,12 +141,12 @@ async def test_trickle_of_a_body(guarded: Guard) -> None:
     """A body that comes in bits is given no more time than its bytes are worth."""
     async with guarded([GOOD], server__body_timeout_s="0.2") as ours:
         async with calling(ours, b"{", {"Content-Length": "1000"}) as caller:
-            loop = asyncio.get_running_loop()
-            began_at = loop.time()
+            sent = 0
             while not caller._reader._buffer:
                 await caller.write(b" ")
+                sent += 1
                 await asyncio.sleep(0.02)  # that bytes keep coming is the point
-            assert loop.time() - began_at < 5 * 0.2
+            assert sent < 50
             assert await caller.head() == 408
         assert ours.fake.requests == []
 
@@ -159,7 +158,7 @@ async def test_large_body_may_take_its_time() -> None:
 
     async def send() -> None:
         for _ in range(pieces):
-            await asyncio.sleep(0.05)  # eight of them are twice the patience
+            await asyncio.sleep(0.1)  # eight of them are more than the patience
             body.feed_data(b"x" * 2000)
         body.feed_eof()
 
@@ -168,7 +167,7 @@ async def test_large_body_may_take_its_time() -> None:
             return await body.read(1 << 16)
 
     sending = asyncio.create_task(send())
-    arrived = [piece async for piece in listener.arriving(Content(), 0.2)]
+    arrived = [piece async for piece in listener.arriving(Content(), 0.6)]
     await sending
     assert sum(map(len, arrived)) == 2000 * pieces
 

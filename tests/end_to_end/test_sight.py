@@ -8,7 +8,7 @@ import pytest
 from loopguard.billing.ledger import LONGEST_NAME_CHARS
 from loopguard.proxy.sight import Sight
 from tests.end_to_end.conftest import Guard, Guarded
-from tests.end_to_end.raw_caller import REQUEST
+from tests.end_to_end.raw_caller import PATIENCE_S, REQUEST
 from tests.fake_openrouter import Reply, head, loop, stall, wait
 
 PROSE = "It was a day like others, and nobody had thought of rain. "
@@ -16,7 +16,7 @@ PROSE = "It was a day like others, and nobody had thought of rain. "
 
 async def seen(ours: Guarded, found: Callable[[Sight], bool]) -> Sight:
     """The sight of the only exchange, once it is as expected."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             sights = ours.api._routes.sights()
             assert sights.in_flight == len(sights.shown)

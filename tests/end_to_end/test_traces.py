@@ -173,7 +173,7 @@ async def test_collector_away(guarded: Guard, monkeypatch: pytest.MonkeyPatch) -
     async with guarded([GOOD], **ON) as ours:
         assert (await ask(ours)).status == 200
         began_at = time.monotonic()
-    assert time.monotonic() - began_at < 5
+    assert time.monotonic() - began_at < 8  # of the ten that the SDK would wait for an answer
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:

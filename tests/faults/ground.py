@@ -42,7 +42,7 @@ GOOD = Reply(TEXT)
 FIRST = b"The good"
 """The first delta of `GOOD`."""
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """Nothing that is waited for here takes a tenth of it."""
 
 THE_UPSTREAMS = "the upstream's own error"
