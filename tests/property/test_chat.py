@@ -83,7 +83,7 @@ def hold(lines: list[bytes]) -> chat.Held:
 
 
 @given(CHUNKS)
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_what_is_read_can_be_served(chunks: list[Any]) -> None:
     """What the parser takes can be held, sent again, read again and assembled."""
     held = hold(accepted([json_text.dumps(chunk) for chunk in chunks]))

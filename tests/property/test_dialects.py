@@ -65,7 +65,7 @@ def broken_streams(draw: st.DrawFn) -> tuple[Sample, list[sse.Block]]:
     return sample, came
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(broken_streams())
 def test_a_wrong_event_is_refused_or_held(broken: tuple[Sample, list[sse.Block]]) -> None:
     """A wrong event raises ValueError where it is read, or is held and assembled like any other."""
@@ -85,7 +85,7 @@ def test_a_wrong_event_is_refused_or_held(broken: tuple[Sample, list[sse.Block]]
 
 
 @pytest.mark.parametrize("path", DIALECTS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_split_gives_the_same_events(path: str, data: st.DataObject) -> None:
     """However a stream is split, the same events are read from it."""

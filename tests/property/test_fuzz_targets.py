@@ -27,7 +27,7 @@ BODIES = st.dictionaries(NAMES, VALUES).map(lambda body: json.dumps(body).encode
 
 @pytest.mark.parametrize("target", ["framing", "reading"])
 @given(choosing=st.binary(min_size=2, max_size=2), stream=STREAMS)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_bytes_are_read_alike(target: str, choosing: bytes, stream: bytes) -> None:
     """Whatever bytes come, in whatever reads, no reader loses a byte or reads by its frame else."""
     TARGETS[target](choosing + stream)
@@ -36,7 +36,7 @@ def test_any_bytes_are_read_alike(target: str, choosing: bytes, stream: bytes) -
 @given(wire=st.integers(0, 3), body=BODIES | STREAMS)
 @example(wire=0, body=b'{"prompt": [1e9991, null]}')
 @example(wire=1, body=b'{"model":"\\ud83d","seed":111111111111111111111111111111}')
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_body_is_planned_or_refused(wire: int, body: bytes) -> None:
     """A body is refused, or asked for as a stream with all else kept; a plan is its own plan."""
     TARGETS["planning"](bytes([wire, 0]) + body)

@@ -150,6 +150,4 @@ class Crashes(RuleBasedStateMachine):
 def test_crashes(new_ledger):
     """Whatever replicas do, and wherever they die, nothing is lost and nothing priced twice."""
     Crashes.new_ledger = staticmethod(new_ledger)
-    run_state_machine_as_test(
-        Crashes, settings=settings(max_examples=10, stateful_step_count=6, deadline=None)
-    )
+    run_state_machine_as_test(Crashes, settings=settings(max_examples=10, stateful_step_count=6))

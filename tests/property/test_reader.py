@@ -165,7 +165,7 @@ def assert_alike(dialect: Dialect, stream: bytes, reads: list[bytes]) -> None:
 @given(runs=RUNS, cuts=CUTS)
 @example(runs=[(0, [b'"a"'] * 6)], cuts=[])
 @example(runs=[(0, [b'"a"']), (3, [b'"b"', b'"b"', b'"' + b"long " * 900 + b'"', b'"b"'])], cuts=[])
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_events_read_alike(
     dialect: Dialect, runs: list[tuple[int, list[bytes]]], cuts: list[int]
 ) -> None:
@@ -182,7 +182,7 @@ def test_any_events_read_alike(
 
 @pytest.mark.parametrize("sample", SAMPLES)
 @given(cuts=CUTS)
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 def test_every_reply_reads_alike(sample: str, cuts: list[int]) -> None:
     """Of every sample reply, events and held reply are the parser's, in any reads."""
     dialect, stream, _ = SAMPLES[sample]

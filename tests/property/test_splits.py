@@ -121,7 +121,7 @@ def chunks(stream: bytes) -> list[Json]:
 
 @each_stream
 @given(cuts=CUTS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_any_split_gives_the_same_reading(stream: bytes, cuts: list[int]) -> None:
     """Any split of a stream gives the same events, verdict, held reply and live bytes."""
     whole, pieces = read([stream]), read(cut(stream, cuts))
@@ -146,7 +146,7 @@ def test_byte_by_byte_gives_the_same_reading(stream: bytes) -> None:
 @pytest.mark.parametrize("stream", WHOLE_STREAMS.values(), ids=WHOLE_STREAMS)
 @given(trailing=st.binary(max_size=300))
 @example(trailing=b"data: {}\n\n")
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_live_bytes_are_the_upstreams_own(stream: bytes, trailing: bytes) -> None:
     """A live caller gets the upstream's bytes to the sentinel or to the error before it."""
     reading = read([stream + trailing])
@@ -166,7 +166,7 @@ def test_live_and_held_are_the_same_reply(stream: bytes) -> None:
 
 
 @given(delta_chars=st.integers(1, 400), cuts=CUTS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_verdict_stands_at_one_character(delta_chars: int, cuts: list[int]) -> None:
     """A loop trips at the same word and character, whatever its deltas and reads."""
     stream = loop(chars=5_000, delta_chars=delta_chars).stream()

@@ -284,9 +284,7 @@ async def test_outlives_its_process(running):
     name=st.text(st.characters(exclude_categories=()), max_size=LONGEST_NAME_CHARS + 1),
     size=st.integers(0, 2**62),
 )
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_takes_any_name(running, name, size):
     """Whatever callers and upstreams call things, the entry is written and found again."""
     named = {"generation": name, "model": name, "provider": name, "run": name, "rule": name}
