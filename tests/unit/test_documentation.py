@@ -50,6 +50,15 @@ def shipped(key: str) -> object:
     return value
 
 
+def test_layout_names_every_module():
+    """The design's layout names every module of the package, and none that is not there."""
+    text = (ROOT / "docs" / "design.md").read_text("utf-8")
+    layout = text.partition("## Layout")[2].partition("Imports only go down")[0]
+    modules = {path.name for path in (ROOT / "loopguard").rglob("*.py")}
+    named = set(re.findall(r"[\w]+\.py", layout))
+    assert named - {"__init__.py"} == {name for name in modules if not name.startswith("__")}
+
+
 def test_settings_are_found():
     """The walk over the settings reaches tables, profiles, the detector and routes."""
     assert {
