@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import ceil
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from loopguard.core import sse
 from loopguard.errors import LoopguardError
@@ -110,21 +110,35 @@ class Caller:
         async with self._opening:
             if self._response is None:
                 response = web.StreamResponse()
-                for name, value in headers:
-                    if name.lower() not in _STREAM_HEADER_NAMES:
-                        response.headers.add(name, value)
-                response.headers.extend(_STREAM_HEADERS)
+                _add_stream_headers(response, headers)
                 await response.prepare(self._request)
                 self._response = response
             return self._response
 
-    async def close(self) -> web.StreamResponse:
-        """End the stream."""
-        if self._response is None:
-            raise AssertionError("a stream that has not begun")
+    async def close(
+        self, data: bytes, headers: Iterable[tuple[str, str]] = ()
+    ) -> web.StreamResponse:
+        """End the stream; one that has not begun leaves in one write, its head included.
+
+        Args:
+            data: the last of its events.
+            headers: of the response, if its head has not left yet.
+
+        Raises:
+            CallerGone: the caller's connection was closed before the last of its events.
+        """
         self._stop_comments()
-        with contextlib.suppress(ConnectionError):
-            await self._response.write_eof()
+        if self._response is None:
+            whole = web.Response(body=data)
+            _add_stream_headers(whole, headers)
+            if self._request.version == HttpVersion11:
+                whole.enable_chunked_encoding()
+            return await self.answer(whole)
+        try:
+            await self._response.write_eof(data)
+        except ConnectionError:
+            if data:
+                raise CallerGone from None
         return self._response
 
     async def answer(self, response: web.StreamResponse) -> web.StreamResponse:
@@ -174,6 +188,13 @@ class Caller:
         # The exchange itself is cancelled when its caller leaves.
         with contextlib.suppress(CallerGone):
             await self.write(_KEEP_ALIVE)
+
+
+def _add_stream_headers(response: web.StreamResponse, headers: Iterable[tuple[str, str]]) -> None:
+    for name, value in headers:
+        if name.lower() not in _STREAM_HEADER_NAMES:
+            response.headers.add(name, value)
+    response.headers.extend(_STREAM_HEADERS)
 
 
 def error_headers(error: LoopguardError) -> list[tuple[str, str]]:

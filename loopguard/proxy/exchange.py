@@ -378,8 +378,7 @@ class Exchange:
         figures = self.record.figures()
         if self._caller.opened:
             event = self._dialect.refusal_event(refused, self._seen())
-            await self._caller.write(figures.comment() + event)
-            return await self._caller.close()
+            return await self._caller.close(figures.comment() + event)
         response = web.Response(status=refused.status, body=refused.body)
         for name, value in (*refused.headers, *figures.headers()):
             response.headers.add(name, value)
@@ -408,8 +407,7 @@ class Exchange:
         else:
             ending = self._dialect.error_event(error, self._seen())
         headers = [*figures.headers(), *error_headers(error)]
-        await self._caller.write(figures.comment() + ending, headers)
-        return await self._caller.close()
+        return await self._caller.close(figures.comment() + ending, headers)
 
     def _seen(self) -> Seen:
         """What an event of ours continues: the stream that the caller has seen, or none."""

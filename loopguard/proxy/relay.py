@@ -138,10 +138,14 @@ class LiveRelay:
 
     async def catch_up(self) -> None:
         """Send on what waits, as fast as the caller takes it."""
+        await self._caller.write(self._rest(), self._headers)
+
+    def _rest(self) -> bytes:
+        """Let what waits leave."""
         first = [] if self.committed else [self._figures.comment()]
         data = b"".join(first + self._waiting)
         self._leave()
-        await self._caller.write(data, self._headers)
+        return data
 
     def _leave(self) -> None:
         """What waits leaves now."""
@@ -158,9 +162,7 @@ class LiveRelay:
 
     async def deliver(self) -> web.StreamResponse:
         """Send the rest and end the stream."""
-        if self._waiting or not self.committed:
-            await self.catch_up()
-        return await self._caller.close()
+        return await self._caller.close(self._rest(), self._headers)
 
 
 class HeldRelay:
@@ -240,8 +242,7 @@ class HeldRelay:
             if len(batch) >= _WRITE_BYTES:
                 await self._caller.write(bytes(batch), self._headers)
                 batch.clear()
-        await self._caller.write(bytes(batch), self._headers)
-        return await self._caller.close()
+        return await self._caller.close(bytes(batch), self._headers)
 
 
 Relay: TypeAlias = LiveRelay | HeldRelay

@@ -48,8 +48,8 @@ class RecordingCaller:
     async def write(self, piece: bytes, _headers: Iterable[tuple[str, str]] = ()) -> None:
         self.send(piece)
 
-    async def close(self) -> None:
-        """A recorded stream needs no end."""
+    async def close(self, piece: bytes, _headers: Iterable[tuple[str, str]] = ()) -> None:
+        self.send(piece)
 
 
 class Reading(NamedTuple):
