@@ -159,6 +159,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._models: set[str] = set()
+        self._begun: set[tuple[str, str]] = set()
         self._longest_stall_s = 0.0
 
         ended = ("dialect", "profile", "outcome")
@@ -487,6 +488,9 @@ class Metrics:
     def _begin_loop_series(self, profile: str, model: str) -> None:
         """Show zeros before the first loop: a rate misses the first value of a new series."""
         looped = (profile, model)
+        if looped in self._begun:
+            return
+        self._begun.add(looped)
         self._model_attempts.labels(*looped, "looped")
         for counter in (
             self._loop_abort_words,

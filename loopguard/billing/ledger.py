@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import (
@@ -307,10 +307,8 @@ def _of_run(run: str | None) -> tuple[ColumnElement[bool], ...]:
 
 
 def _columns(written: Abandoned | ExchangeRow) -> Row:
-    told = {each.name: getattr(written, each.name) for each in fields(written)}
-    return {
-        column: name(value) if isinstance(value, str) else value for column, value in told.items()
-    }
+    told = ((column, getattr(written, column)) for column in written.__slots__)
+    return {column: name(value) if isinstance(value, str) else value for column, value in told}
 
 
 def name(text: str) -> str:

@@ -38,13 +38,14 @@ class Clocks:
         self._loop = asyncio.get_running_loop()
         self._scope = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
-        self._exchange_ends_at = exchange_ends_at
-        self._exchange_timeout_s = exchange_timeout_s
-        self._call_timeout_s = call_timeout_s
         self._silence_s = first_delta_timeout_s
         self._stream_idle_s = stream_idle_s
-        self._began_at = self._loop.time()
-        self._last_delta_at = self._began_at
+        self._last_delta_at = self._loop.time()
+        self._ends_at = exchange_ends_at
+        self._timed_out = TimedOut("exchange", exchange_timeout_s)
+        if call_timeout_s is not None and self._last_delta_at + call_timeout_s < exchange_ends_at:
+            self._ends_at = self._last_delta_at + call_timeout_s
+            self._timed_out = TimedOut("attempt", call_timeout_s)
         self._paused_at: float | None = None
         self._running = False
         self.expired: Stalled | TimedOut | Drained | None = None
@@ -107,17 +108,14 @@ class Clocks:
     def _look(self) -> None:
         """End the body if a limit is reached, else come back when the next one is due."""
         now = self._loop.time()
-        limits: list[tuple[float, Stalled | TimedOut]] = [
-            (self._exchange_ends_at, TimedOut("exchange", self._exchange_timeout_s))
-        ]
-        if self._call_timeout_s is not None:
-            ends_at = self._began_at + self._call_timeout_s
-            limits.append((ends_at, TimedOut("attempt", self._call_timeout_s)))
+        due_at, stalled = self._ends_at, None
         if self._silence_s is not None:
-            since = self._last_delta_at + self._paused_s(now)
-            limits.append((since + self._silence_s, Stalled(self._silence_s)))
-        due_at, outcome = min(limits, key=lambda limit: limit[0])
-        if due_at <= now:
-            self._expire(outcome)
-        else:
+            stalls_at = self._last_delta_at + self._paused_s(now) + self._silence_s
+            if stalls_at < due_at:
+                due_at, stalled = stalls_at, self._silence_s
+        if due_at > now:
             self._timer = self._loop.call_at(due_at, self._look)
+        elif stalled is None:
+            self._expire(self._timed_out)
+        else:
+            self._expire(Stalled(stalled))

@@ -219,10 +219,9 @@ class Exchange:
 
     async def _serve(self) -> web.StreamResponse:
         """Make attempts until one of them decides."""
-        remembered = self._remembered_replies()
-        policy = replace(
-            self._shared.policy, max_attempts=self._shared.policy.max_attempts - remembered
-        )
+        policy = self._shared.policy
+        if remembered := self._remembered_replies():
+            policy = replace(policy, max_attempts=policy.max_attempts - remembered)
         if policy.max_attempts <= 0:
             return await self._refuse_remembered()
         for number in count(1):

@@ -4,7 +4,7 @@ One record is one log line. Whoever wants to see exchanges as they end (metrics,
 records and nothing else.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from loopguard.core.events import Usage
@@ -138,5 +138,5 @@ def _known(record: ExchangeRecord | AttemptRecord | Figures) -> dict[str, Any]:
 
     Not by `asdict`: it copies every value, at more than the price of the log line.
     """
-    told = {each.name: getattr(record, each.name) for each in fields(record)}
-    return {name: value for name, value in told.items() if value is not None}
+    told = ((name, getattr(record, name)) for name in record.__slots__)
+    return {name: value for name, value in told if value is not None}

@@ -166,6 +166,12 @@ async def test_large_body_may_take_its_time() -> None:
         async def readany(self) -> bytes:
             return await body.read(1 << 16)
 
+        def is_eof(self) -> bool:
+            return body.at_eof()
+
+        def read_nowait(self) -> bytes:
+            return b""
+
     sending = asyncio.create_task(send())
     arrived = [piece async for piece in listener.arriving(Content(), 0.6)]
     await sending
