@@ -169,7 +169,7 @@ class Exchange:
             model=ledger.name(self.record.model or ""),
             profile=self.record.profile,
             dialect=self.record.dialect,
-            run=self.record.run,
+            run=self.record.run and ledger.name(self.record.run),
             attempt=max(1, self._number),
             elapsed_s=asyncio.get_running_loop().time() - self.began_at,
             state=self.state,

@@ -26,6 +26,7 @@ class Sight:
     Attributes:
         exchange: its id.
         model: as the ledger names it; empty where the caller named none.
+        run: as the ledger names it; None where the caller named none.
         attempt: the number of the last attempt, from 1.
         elapsed_s: since the request came.
         chars: read of the last attempt's reply, all channels.

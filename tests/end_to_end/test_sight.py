@@ -76,11 +76,12 @@ async def test_suspicion_and_the_wait_after_a_trip_are_seen(guarded: Guard) -> N
 
 
 async def test_a_name_is_seen_as_the_ledger_keeps_it(guarded: Guard) -> None:
-    """However long the name that a caller gives its model, what is kept and shown is bounded."""
-    asked = REQUEST | {"model": "m" * 1_000_000}
+    """However long the names that a caller gives, what is kept and shown of them is bounded."""
+    asked = REQUEST | {"model": "m" * 1_000_000, "extra_body": {"session_id": "s" * 1_000_000}}
     async with guarded([[head(), stall]]) as ours, ours.client() as client:
         asking = asyncio.create_task(client.chat.completions.create(**asked))
         sight = await seen(ours, lambda sight: sight.state == "asking")
         assert sight.model == "m" * LONGEST_NAME_CHARS
+        assert sight.run == "s" * LONGEST_NAME_CHARS
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)

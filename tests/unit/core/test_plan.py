@@ -78,3 +78,12 @@ def test_canonical_form_is_of_the_reply_not_of_its_delivery() -> None:
 def test_model_that_is_no_name() -> None:
     """A model that is no text is left to the upstream, and counted as unnamed."""
     assert chat.plan(b'{"model":7}').model is None
+
+
+@pytest.mark.parametrize("session", [b"7", b'""', b"null", b"[]", b"true"])
+def test_session_that_is_no_name(session: bytes) -> None:
+    """A session that is no text, or empty, groups nothing and is left to the upstream."""
+    body = b'{"stream":true,"stream_options":{"include_usage":true},"session_id":%b}' % session
+    plan = chat.plan(body)
+    assert plan.session is None
+    assert plan.body == body
