@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 # An answer takes some scrapes, a stalled reply, and a record that is given up: some seconds.
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 
 def rules(name: str) -> list[dict[str, str]]:

@@ -43,7 +43,7 @@ FIRST = b"The good"
 """The first delta of `GOOD`."""
 
 PATIENCE_S = 30.0
-"""Nothing that is waited for here takes a tenth of it."""
+"""Nothing that is waited for here takes a tenth of it, but where others have the processor."""
 
 THE_UPSTREAMS = "the upstream's own error"
 _ERROR_TYPE = re.compile(rb'"error_type":"(\w+)"')
@@ -217,9 +217,12 @@ class Ground:
     def entries(self, name: str) -> dict[int, str]:
         """The ledger's entries of an exchange, by attempt: owed, or why there will be no price."""
         with contextlib.closing(sqlite3.connect(f"file:{self.ledger}?mode=ro", uri=True)) as read:
-            rows = read.execute(
-                "SELECT attempt, state, unpriced_reason FROM entries WHERE run = ?", (name,)
-            )
+            try:
+                rows = read.execute(
+                    "SELECT attempt, state, unpriced_reason FROM entries WHERE run = ?", (name,)
+                )
+            except sqlite3.OperationalError:  # a launch does not wait for a slow database
+                return {}
             return {attempt: reason or state for attempt, state, reason in rows}
 
     def asked(self, name: str) -> list[Request]:
@@ -240,12 +243,12 @@ class Ground:
     async def began(self) -> None:
         """Warm up, and note what is open when nothing happens."""
         await self.next_works()
-        await self._rest()
+        await self.rest()
         self._open_files = self.command.open_files()
 
     async def at_rest(self) -> Seen:
         """What is left of all that was tried, once nothing happens any more."""
-        series = await self._rest()
+        series = await self.rest()
         await until(lambda: self.command.open_files() <= self._open_files + FEW)
         lines = [json.loads(line) for line in self.command.lines if '"message": "exchange"' in line]
         told = Counter(line["outcome"] for line in lines)
@@ -256,7 +259,7 @@ class Ground:
         assert self.command.peak_memory_bytes() < PEAK_BYTES
         return AT_REST
 
-    async def _rest(self) -> dict[str, float]:
+    async def rest(self) -> dict[str, float]:
         """Close the idle connections and wait until nothing happens; the metrics then."""
         for connection in self.fake.connections:
             connection.close()

@@ -11,7 +11,7 @@ from tests.faults.fault import Fault, Result, Try, play
 from tests.faults.ground import AT_REST, Ground, Seen, ground
 from tests.faults.machine import MACHINE
 
-AT_ONCE = 16
+AT_ONCE = 24
 """Tries at a time on one ground: nearly all of them wait for a time limit."""
 
 

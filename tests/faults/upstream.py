@@ -35,8 +35,8 @@ LIVE = ("live",)
 
 ENVIRONMENT = {
     "retry__max_attempts": "2",
-    "upstream__first_delta_timeout_s": "3",
-    "profiles__default__stream_idle_s": "1.5",
+    "upstream__first_delta_timeout_s": "5",
+    "profiles__default__stream_idle_s": "2.5",
 }
 """Short enough to be sat through, long enough for a machine that does something else."""
 
@@ -526,6 +526,7 @@ BIG_ENVIRONMENT = {
     "retry__max_attempts": "2",
     "server__max_line_bytes": "12000000",  # an event of 10 MB still fits
     "loop_memory__ttl_s": "0",
+    "server__keepalive_s": "0",  # no head leaves before it is known what came of it
 }
 
 UPSTREAM = [*BEFORE_THE_HEAD, *IN_THE_STREAM, *FRAMING, *ENCODINGS, *CONTENT]
