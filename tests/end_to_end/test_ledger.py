@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 import time
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -234,6 +235,19 @@ async def test_what_nobody_generated(guarded: Guard) -> None:
         await turning_until(lambda: bool(ours.records))
         (entry,) = await entries_of(ours.ledger_url)
         assert (entry["reason"], entry["unpriced_reason"]) == ("departed", "no_id")
+
+
+@pytest.mark.parametrize("name", [7, {"id": "x"}, ["x"], True])
+async def test_names_that_are_no_text(guarded: Guard, name: object) -> None:
+    """What an upstream names oddly is nameless in the ledger, and holds no other row up."""
+    environ = {"profiles__default__escape__steps": "ignore_provider"}
+    odd = replace(loop(), provider=name, model=name)
+    async with guarded([odd, replace(GOOD, provider=name)], **environ) as ours:
+        caller = await ask(ours, headers=headers())
+        assert json.loads(caller.body)["provider"] == name
+        assert (await run_of(ours.admin))["turns"] == 1
+        (entry,) = await entries_of(ours.ledger_url)
+        assert (entry["model"], entry["provider"], entry["reason"]) == ("m/x", None, "looped")
 
 
 PLANTED = "sk-or-v1-planted-5f2b8c"

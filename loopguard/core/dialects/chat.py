@@ -17,7 +17,7 @@ from typing import TypeAlias
 from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
-from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
+from loopguard.core.dialects.fields import Json, expect, index_of, origin_of, string_of, usage_of
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     READY_VERDICTS,
@@ -26,7 +26,6 @@ from loopguard.core.events import (
     Done,
     Event,
     Finish,
-    GenerationId,
     OtherDelta,
     Parsed,
     ReasoningDelta,
@@ -99,7 +98,7 @@ class ChunkParser:
         events: list[Event] = []
         if not self._identified and isinstance(chunk.get("id"), str):
             self._identified = True
-            events.append(GenerationId(chunk["id"], chunk.get("model"), chunk.get("provider")))
+            events.append(origin_of(chunk, chunk["id"]))
         error = chunk.get("error")
         for choice in expect(chunk.get("choices"), list) or ():
             index = index_of(choice) or 0

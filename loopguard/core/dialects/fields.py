@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, TypeAlias, TypeVar
 
-from loopguard.core.events import Usage
+from loopguard.core.events import GenerationId, Usage
 
 Json: TypeAlias = dict[str, Any]
 """One object of a wire."""
@@ -39,6 +39,21 @@ def index_of(holder: Json, name: str = "index") -> int | None:
         TypeError: it is no whole number.
     """
     return expect(holder.get(name), int)
+
+
+def origin_of(holder: Json, generation: str | None) -> GenerationId:
+    """What a stream says of itself; a name that is no text is none, and breaks no reply.
+
+    Args:
+        holder: says where the reply comes from.
+        generation: its id, where this wire has it.
+    """
+    model, provider = holder.get("model"), holder.get("provider")
+    return GenerationId(
+        generation,
+        model if isinstance(model, str) else None,
+        provider if isinstance(provider, str) else None,
+    )
 
 
 def usage_of(usage: Json, prompt: Iterable[str], completion: str) -> Usage:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
-from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
+from loopguard.core.dialects.fields import Json, expect, index_of, origin_of, string_of, usage_of
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     ArgumentsDelta,
@@ -32,7 +32,6 @@ from loopguard.core.events import (
     Done,
     Event,
     Finish,
-    GenerationId,
     OtherDelta,
     Parsed,
     ReasoningDelta,
@@ -117,7 +116,7 @@ class Parser:
             yield read_fault(chunk.get("error") or chunk)
         elif kind == "message_start":
             message = chunk["message"]
-            yield GenerationId(None, message.get("model"), message.get("provider"))
+            yield origin_of(message, None)
             yield self._count(message.get("usage") or {})
         elif self._usage is None:
             raise KeyError("message_start")

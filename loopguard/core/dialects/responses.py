@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from loopguard.core import json_text, sse
 from loopguard.core.dialects import runs
 from loopguard.core.dialects.faults import read_fault, read_refusal
-from loopguard.core.dialects.fields import Json, expect, index_of, string_of, usage_of
+from loopguard.core.dialects.fields import Json, expect, index_of, origin_of, string_of, usage_of
 from loopguard.core.events import CHANNELS as EVERY_CHANNEL
 from loopguard.core.events import (
     ArgumentsDelta,
@@ -37,7 +37,6 @@ from loopguard.core.events import (
     Done,
     Event,
     Finish,
-    GenerationId,
     OtherDelta,
     Parsed,
     ReasoningDelta,
@@ -121,8 +120,7 @@ class Parser:
         events: list[Event] = []
         if not self._identified and isinstance(response.get("id"), str):
             self._identified = True
-            origin = GenerationId(response["id"], response.get("model"), response.get("provider"))
-            events.append(origin)
+            events.append(origin_of(response, response["id"]))
         if kind in _FAILURES or chunk.get("error"):
             events.append(read_fault(_error(chunk, response)))
         elif kind in _ENDINGS:

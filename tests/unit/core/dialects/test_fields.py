@@ -2,7 +2,8 @@
 
 import pytest
 
-from loopguard.core.dialects.fields import usage_of
+from loopguard.core.dialects.fields import origin_of, usage_of
+from loopguard.core.events import GenerationId
 
 COUNTED = {"prompt_tokens": 3, "completion_tokens": 4, "cost": 0.01}
 BILL = {"upstream_inference_cost": 0.2}
@@ -42,6 +43,15 @@ def test_what_is_no_figure_is_not_known(figure: object) -> None:
         usage = usage_of(told | {name: figure}, ("prompt_tokens",), "completion_tokens")
         unknown = None if name == "cost" else 0
         assert usage == tuple(unknown if each == name else COUNTED[each] for each in COUNTED)
+
+
+@pytest.mark.parametrize("odd", [7, {"id": "x"}, ["x"], True, None])
+def test_a_name_that_is_no_text_is_none(odd: object) -> None:
+    """A model or a provider that is no text is not named; text is taken as it stands."""
+    named = {"model": "m", "provider": "P"}
+    assert origin_of(named, "gen-1") == GenerationId("gen-1", "m", "P")
+    assert origin_of(named | {"model": odd}, None) == GenerationId(None, None, "P")
+    assert origin_of(named | {"provider": odd}, None) == GenerationId(None, "m", None)
 
 
 def test_a_figure_may_be_text() -> None:
