@@ -15,6 +15,7 @@ from loopguard.console.configuration import Configuration, FileChanged, read_cha
 from loopguard.console.now import Now
 from loopguard.console.thrown_away import ThrownAway
 from loopguard.proxy import access
+from loopguard.proxy.answers import of_ledger, refusal
 from loopguard.proxy.in_use import InUse
 from loopguard.scan.page import STATIC as SCAN
 from loopguard.settings import DEFAULT_PROFILE, ConfigurationError
@@ -57,8 +58,7 @@ class Console:
         now: the exchanges in flight.
         thrown_away: what the ledger says.
         configuration: the operator's file.
-        in_use: says where the listener listens and what a change must present, and reads the file
-            again once it is written.
+        in_use: says what a change must present, and reads the file again once it is written.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Console:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         if request.method == hdrs.METH_POST and not access.is_same_origin(request):
-            return _refusal(403, "only the console's own page may ask for this")
+            return refusal(403, "only the console's own page may ask for this")
         try:
             return await handler(request)
         except ConfigurationError as error:
@@ -110,7 +110,7 @@ class Console:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """One server-sent event a second, until the page is left."""
         if self._now.followers >= MAX_PAGES:
-            return _refusal(503, "too many pages are open")
+            return refusal(503, "too many pages are open")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         with suppress(ConnectionResetError):
@@ -122,10 +122,10 @@ class Console:
     async def _show_replies(self, request: web.Request) -> web.Response:
         query = request.query
         latest = self._thrown_away.latest(query.get("model"), query.get("profile"))
-        return await _read(latest)
+        return await of_ledger(latest, _READ_S)
 
     async def _show_figures(self, _: web.Request) -> web.Response:
-        return await _read(self._thrown_away.figures())
+        return await of_ledger(self._thrown_away.figures(), _READ_S)
 
     async def _show_configuration(self, request: web.Request) -> web.Response:
         token = self._in_use.admin_token
@@ -155,24 +155,21 @@ class Console:
             async with self._trying:
                 return web.json_response(await trial.judged(reply, name, profile.detection))
         except trial.TrialFailed as failed:
-            return _refusal(422, str(failed))
+            return refusal(422, str(failed))
 
     async def _apply(self, request: web.Request) -> web.Response:
         """Write a draft into the file, and serve what comes from now on by it."""
-        token = self._in_use.admin_token
-        if not access.may_change(request, token):
-            if token is None:
-                return _refusal(403, "changes come from this machine, or set server.admin_token")
-            return _refusal(401, "changes present server.admin_token as the bearer token")
+        if refused := access.refused_change(request, self._in_use.admin_token):
+            return refused
         asked = await _object(request)
         changes, version = read_changes(asked.get("changes")), str(asked.get("version"))
         async with self._applying:
             try:
                 kept = await asyncio.to_thread(self._configuration.write, changes, version)
             except FileChanged:
-                return _refusal(409, "the file has been changed meanwhile; undo all reads it again")
+                return refusal(409, "the file has been changed meanwhile; undo all reads it again")
             except OSError as error:
-                return _refusal(409, f"the file cannot be written: {error.strerror or error}")
+                return refusal(409, f"the file cannot be written: {error.strerror or error}")
             _log.info("the configuration was changed in the console; the old one is %s", kept)
             reloaded = await self._in_use.reload()
         if reloaded.faults:
@@ -196,20 +193,7 @@ async def _show_page(_: web.Request) -> web.FileResponse:
 
 async def _show_part(request: web.Request) -> web.StreamResponse:
     part = _PARTS.get(request.match_info["part"])
-    return web.FileResponse(part) if part is not None else _refusal(404, "no such page")
-
-
-def _refusal(status: int, said: str) -> web.Response:
-    return web.json_response({"error": said}, status=status)
-
-
-async def _read(reading: Awaitable[object]) -> web.Response:
-    try:
-        async with asyncio.timeout(_READ_S):
-            return web.json_response(await reading)
-    except Exception:  # noqa: BLE001 - of whatever driver's family it is
-        _log.warning("the ledger cannot be read", exc_info=True)
-        return _refusal(503, "the ledger cannot be read")
+    return web.FileResponse(part) if part is not None else refusal(404, "no such page")
 
 
 async def _object(request: web.Request) -> Json:

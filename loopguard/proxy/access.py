@@ -6,6 +6,8 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
+from loopguard.proxy.answers import refusal
+
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
@@ -48,6 +50,19 @@ def is_foreign(request: web.Request) -> bool:
     """Whether a request says that a page made it which is not of this listener."""
     said = "Sec-Fetch-Site" in request.headers or "Origin" in request.headers
     return said and not is_same_origin(request)
+
+
+def refused_change(request: web.Request, admin_token: str | None) -> web.Response | None:
+    """The answer to a request that may not change anything; None where it may."""
+    if is_foreign(request):
+        return refusal(403, "a page of another origin may change nothing here")
+    if may_change(request, admin_token):
+        return None
+    if admin_token is None:
+        return refusal(403, "changes come from this machine, or set server.admin_token")
+    refused = refusal(401, "changes present server.admin_token as the bearer token")
+    refused.headers["WWW-Authenticate"] = "Bearer"
+    return refused
 
 
 def may_change(request: web.Request, admin_token: str | None) -> bool:

@@ -1,7 +1,5 @@
 """The operators' listener: metrics, health, runs and reloads. Never on the API's port."""
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -10,6 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from loopguard.metrics import exposition
 from loopguard.proxy import access
+from loopguard.proxy.answers import of_ledger, refusal
 from loopguard.proxy.fleet import Fleet
 from loopguard.proxy.in_use import InUse
 
@@ -23,8 +22,6 @@ _READ_S = 5.0
 
 # Longer than any price takes that ever comes.
 _MAX_SETTLE_S = 3600.0
-
-_log = logging.getLogger("loopguard")
 
 
 class Admin:
@@ -67,22 +64,15 @@ class Admin:
         """Answer nothing to a page that points a name of its own at this machine."""
         if access.knows_host(request, self._in_use.settings.server.admin_host):
             return await handler(request)
-        return _refusal(421, "a listener on loopback is asked by a name of this machine alone")
+        return refusal(421, "a listener on loopback is asked by a name of this machine alone")
 
     def _allowed(self, handler: _Handler) -> _Handler:
         """Let a request change something where it may."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
-            token = self._in_use.admin_token
-            if access.is_foreign(request):
-                return _refusal(403, "a page of another origin may change nothing here")
-            if access.may_change(request, token):
-                return await handler(request)
-            if token is None:
-                return _refusal(403, "changes come from this machine, or set server.admin_token")
-            refusal = _refusal(401, "changes present server.admin_token as the bearer token")
-            refusal.headers["WWW-Authenticate"] = "Bearer"
-            return refusal
+            if refused := access.refused_change(request, self._in_use.admin_token):
+                return refused
+            return await handler(request)
 
         return guarded
 
@@ -114,7 +104,7 @@ class Admin:
         return web.json_response({"ready": ready}, status=200 if ready else 503)
 
     async def _show_run(self, request: web.Request) -> web.Response:
-        return await _answered(self._fleet.run_figures(request.match_info["run"]), _READ_S)
+        return await of_ledger(self._fleet.run_figures(request.match_info["run"]), _READ_S)
 
     async def _close_run(self, request: web.Request) -> web.Response:
         try:
@@ -122,26 +112,10 @@ class Admin:
         except ValueError:
             within_s = -1.0
         if not 0 <= within_s <= _MAX_SETTLE_S:
-            return web.json_response(
-                {"error": f"within_s is no number of seconds from 0 to {_MAX_SETTLE_S:g}"},
-                status=400,
-            )
+            return refusal(400, f"within_s is no number of seconds from 0 to {_MAX_SETTLE_S:g}")
         closed = self._fleet.close_run(request.match_info["run"], within_s)
-        return await _answered(closed, within_s + _READ_S)
+        return await of_ledger(closed, within_s + _READ_S)
 
 
 async def _to_the_console(_: web.Request) -> web.StreamResponse:
     raise web.HTTPFound("/console/")
-
-
-def _refusal(status: int, said: str) -> web.Response:
-    return web.json_response({"error": said}, status=status)
-
-
-async def _answered(figures: Awaitable[dict[str, object]], limit_s: float) -> web.Response:
-    try:
-        async with asyncio.timeout(limit_s):
-            return web.json_response(await figures)
-    except Exception:  # noqa: BLE001 - of whatever driver's family it is
-        _log.warning("the ledger cannot be read", exc_info=True)
-        return web.json_response({"error": "the ledger cannot be read"}, status=503)
