@@ -59,6 +59,7 @@ async def judged(reply: bytes, name: str, detection: Detection) -> Json:
     environ = {key: text for key, text in os.environ.items() if not key.startswith("LOOPGUARD_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
+        "-P",  # what lies in the present folder is not imported
         "-m",
         __name__,
         stdin=asyncio.subprocess.PIPE,
