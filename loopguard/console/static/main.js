@@ -62,7 +62,7 @@ function follow() {
     showNow(seen);
     if (seen.newest_loop === newestLoop) return;
     tellLatestTrip({ aloud: newestLoop !== null });
-    if (newestLoop !== null) readAgain();
+    readAgain(); // for the first too: it may have come after the view was read
     newestLoop = seen.newest_loop;
   });
 }
