@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from loopguard.billing.database import Database
 from loopguard.billing.entries import Abandoned, ExchangeRow, Price
 from loopguard.billing.ledger import Ledger
+from loopguard.core.detection.detector import Trip
 from loopguard.metrics import Metrics
 from tests.console.browser import Browser, chromium
 from tests.console.operated import PROFILE, Operated, operated
@@ -199,26 +200,30 @@ async def a_day(url: str) -> None:
         for attempt in range(1, loops + 1):
             written = draw.randrange(2_600, 14_000)
             chars += written
+            trip = Trip(
+                "stretch",
+                draw.choice(["content", "content", "reasoning", "arguments"]),
+                choice=0,
+                words=written // 6,
+                chars=written,
+                seen=f"nothing new said in {written - 300} characters",
+            )
             await ledger.record(
                 Abandoned(
                     exchange=f"{number:032x}",
                     attempt=attempt,
                     generation=f"gen-{number}-{attempt}",
                     reason="looped",
-                    rule="stretch",
-                    channel=draw.choice(["content", "content", "reasoning", "arguments"]),
-                    sentence=(
-                        f"nothing new said in {written - 300} characters, {written // 6} words "
-                        f"into the reply ({written // 6} words, {written} characters read before "
-                        "it was abandoned)"
-                    ),
+                    rule=trip.rule,
+                    channel=trip.channel,
+                    sentence=trip.sentence,
                     sample=None,
                     model=model,
                     provider=None,
                     profile="default",
                     run="nightly-42" if number % 3 else None,
-                    words=written // 6,
-                    chars=written,
+                    words=trip.words,
+                    chars=trip.chars,
                     fingerprint=KEY if draw.random() < 0.95 else None,
                 )
             )
