@@ -11,7 +11,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -129,6 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load(arguments.config)
     try:
         return asyncio.run(actions[arguments.action](arguments, settings))
+    except BrokenPipeError:  # is not the ledger's
+        raise
     except (SQLAlchemyError, OSError) as error:
         print(f"the ledger cannot be used ({type(error).__name__})", file=sys.stderr)  # noqa: T201  a person asked
         return 1
@@ -171,15 +173,16 @@ async def _export(arguments: argparse.Namespace, settings: Settings) -> int:
         )
         table = csv.writer(sys.stdout)
         header = arguments.format == "csv"
-        async for row in rows:
-            told = _told(row)
-            if arguments.format == "jsonl":
-                _print_json(told)
-                continue
-            if header:
-                table.writerow(told)
-                header = False
-            table.writerow(_plain(value) for value in told.values())
+        async with aclosing(rows):  # a reader who leaves ends it in the middle
+            async for row in rows:
+                told = _told(row)
+                if arguments.format == "jsonl":
+                    _print_json(told)
+                    continue
+                if header:
+                    table.writerow(told)
+                    header = False
+                table.writerow(_plain(value) for value in told.values())
     return 0
 
 

@@ -11,7 +11,7 @@ in a connection of its own. An index holds what the summary by model needs of th
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -168,14 +168,14 @@ async def standing(database: Database) -> tuple[dict[State, int], int | None]:
     return counts, found.get("owed", (0, None))[1]
 
 
-async def read_entries(
+def read_entries(
     database: Database,
     *,
     state: State | None = None,
     since_s: int | None = None,
     at_most: int | None = None,
-) -> AsyncIterator[dict[str, Any]]:
-    """Yield entries, the oldest first, each by the names in ``ENTRY_COLUMNS``.
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Read entries, the oldest first, each by the names in ``ENTRY_COLUMNS``.
 
     Args:
         database: the ledger's.
@@ -188,8 +188,7 @@ async def read_entries(
         query = query.where(entries.c.state == state)
     if since_s is not None:
         query = query.where(entries.c.at_s >= since_s)
-    async for row in _stream(database, query.limit(at_most)):
-        yield row
+    return _stream(database, query.limit(at_most))
 
 
 async def latest_loops(
@@ -235,10 +234,10 @@ async def billed_loops(database: Database, *, since_s: int) -> dict[str, tuple[i
     return {model: (count, int(tokens or 0)) for model, count, tokens in rows}
 
 
-async def read_exchanges(
+def read_exchanges(
     database: Database, *, since_s: int | None = None
-) -> AsyncIterator[dict[str, Any]]:
-    """Yield the rows of exchanges, the oldest first, each by the names of its columns.
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Read the rows of exchanges, the oldest first, each by the names of its columns.
 
     Args:
         database: the ledger's.
@@ -247,11 +246,10 @@ async def read_exchanges(
     query = select(exchanges).order_by(exchanges.c.at_s)
     if since_s is not None:
         query = query.where(exchanges.c.at_s >= since_s)
-    async for row in _stream(database, query):
-        yield row
+    return _stream(database, query)
 
 
-async def _stream(database: Database, query: Select[Any]) -> AsyncIterator[dict[str, Any]]:
+async def _stream(database: Database, query: Select[Any]) -> AsyncGenerator[dict[str, Any], None]:
     async with database.read() as connection:
         rows = await connection.stream(query.execution_options(yield_per=FETCHED_ROWS))
         async for row in rows.mappings():

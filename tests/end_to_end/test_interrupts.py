@@ -1,5 +1,6 @@
 """A command that Ctrl-C ends, or whose reader has left, ends quietly and says so by its status."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,6 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
+
+from loopguard.billing.database import Database
+from loopguard.billing.ledger import Ledger
+from loopguard.metrics import Metrics
+from tests.ledger_values import exchange_row
 
 # What a shell says of a program that the signal ended.
 INTERRUPTED = 130
@@ -23,7 +30,9 @@ PIPE_BYTES = 4096
 
 
 @contextmanager
-def running(*words: str, python: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+def running(
+    *words: str, python: Sequence[str] = (), **environment: str
+) -> Iterator[subprocess.Popen[str]]:
     """The command, as a process that does not outlive the block."""
     ports = {"LOOPGUARD_SERVER__PORT": "0", "LOOPGUARD_SERVER__ADMIN_PORT": "0"}
     with subprocess.Popen(
@@ -32,7 +41,7 @@ def running(*words: str, python: Sequence[str] = ()) -> Iterator[subprocess.Pope
         stderr=subprocess.PIPE,
         text=True,
         pipesize=PIPE_BYTES,
-        env=os.environ | ports,
+        env=os.environ | ports | environment,
     ) as process:
         try:
             yield process
@@ -95,6 +104,27 @@ def test_while_it_serves() -> None:
 def test_nobody_reads(command: str) -> None:
     """A command whose reader has left ends as a program that met a broken pipe does."""
     with running(command) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE_S) == UNREAD
+
+
+def test_nobody_reads_an_export(tmp_path: Path) -> None:
+    """An export whose reader has seen enough, in the middle of it, ends without a complaint."""
+    url = f"sqlite:///{tmp_path}/ledger.db"
+
+    async def fill() -> None:
+        metrics = Metrics(CollectorRegistry())
+        ledger = Ledger(Database(url), metrics, first_look_s=None, lease_s=30.0)
+        ledger.start()
+        for number in range(1_000):  # more than a pipe holds
+            ledger.record_exchange(exchange_row(f"exchange-{number}"))
+        await ledger.close()
+
+    asyncio.run(fill())
+    words = ("ledger", "export", "--rows", "exchanges")
+    with running(*words, LOOPGUARD_LEDGER__URL=url) as process:
+        assert process.stdout.readline().startswith("at,")
         process.stdout.close()
         assert process.stderr.read() == ""
         assert process.wait(PATIENCE_S) == UNREAD
