@@ -122,18 +122,32 @@ class Parsed(NamedTuple):
     usage_only: bool = False
 
 
+class Place(NamedTuple):
+    """Where the text of an event stands.
+
+    Attributes:
+        channel: on which it is written.
+        choice: whose it is.
+        times: how often the event says it; OpenRouter sends a model's thinking twice.
+    """
+
+    channel: Channel
+    choice: int
+    times: int
+
+
 class Run(NamedTuple):
     """Events in a row that differ from the one before them in their text alone.
 
     Attributes:
         raw: their bytes as they came.
-        text: what all of them say, on channel ``content``; at least a character.
-        choice: whose text it is.
+        text: what all of them say; at least a character.
+        place: where.
     """
 
     raw: bytes
     text: str
-    choice: int
+    place: Place
 
 
 class Seen(NamedTuple):

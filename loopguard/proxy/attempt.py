@@ -40,6 +40,7 @@ from loopguard.core.events import (
     GenerationId,
     OtherDelta,
     Parsed,
+    Place,
     ReasoningDelta,
     Run,
     TextDelta,
@@ -100,7 +101,7 @@ class Attempt:
         self.own_time_s = 0.0
         self.unreachable = False
         self._dialect = dialect
-        self._reader = Reader(dialect.Parser(), dialect.TEXT_FIELD, max_event_bytes)
+        self._reader = Reader(dialect.Parser(), dialect.TEXT_FIELDS, max_event_bytes)
         self._begun: set[int] = set()
         self._finished: set[int] = set()
         self._outcome: Outcome | None = None
@@ -200,8 +201,8 @@ class Attempt:
     def _take(self, chunk: bytes) -> Outcome | None:
         """Read what has come; say how the attempt ends if it ends here."""
         try:
-            text, choice = self._reader.read_lone(chunk)
-            outcome = self._take_run(chunk, text, choice) if text else self._take_many(chunk)
+            lone = self._reader.read_lone(chunk)
+            outcome = self._take_many(chunk) if lone is None else self._take_run(chunk, *lone)
             if outcome is not None:
                 return outcome
         except sse.EventTooLong as error:
@@ -219,13 +220,13 @@ class Attempt:
                 return outcome
         return None
 
-    def _take_run(self, raw: bytes, text: str, choice: int) -> Outcome | None:
+    def _take_run(self, raw: bytes, text: str, place: Place) -> Outcome | None:
         """Take events in that carry text alone."""
-        trip = self.detector.feed("content", text, choice)
+        trip = self.detector.feed(place.channel, text, place.choice)
         self._progress()
         if trip is not None:
             return self._tripped(trip)
-        self.relay.take_run(raw, text)
+        self.relay.take_run(raw, text, place.times)
         return None
 
     def _take_event(self, block: sse.Block, parsed: Parsed | None) -> Outcome | None:

@@ -106,7 +106,7 @@ class LiveRelay:
         self._newest = parsed.chunk or self._newest
         self._wait(block.raw)
 
-    def take_run(self, raw: bytes, text: str) -> None:  # noqa: ARG002
+    def take_run(self, raw: bytes, text: str, times: int) -> None:  # noqa: ARG002
         """Take events that carry text alone."""
         self._carries = True
         self._waiting.append(raw)
@@ -206,9 +206,9 @@ class HeldRelay:
         if self._usage_wanted or not parsed.usage_only:
             self._held.add(block, parsed)
 
-    def take_run(self, raw: bytes, text: str) -> None:
-        """Take events that carry text alone."""
-        self._held.extend(raw, text)
+    def take_run(self, raw: bytes, text: str, times: int) -> None:
+        """Take events that carry text alone, each so many times."""
+        self._held.extend(raw, text, times)
 
     def flush(self, detector: Detector) -> bool:  # noqa: ARG002
         """Nothing leaves yet."""

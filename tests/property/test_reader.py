@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loopguard.core import sse
 from loopguard.core.dialects import Dialect, chat, completions, messages, responses
 from loopguard.core.dialects.reader import Reader
-from loopguard.core.events import Event, Run, TextDelta
+from loopguard.core.events import Event, ReasoningDelta, Run, TextDelta
 from tests.samples import cut
 from tests.unit.core.dialects.wires import SAMPLES
 
@@ -35,6 +35,11 @@ FRAMES: dict[Dialect, list[bytes]] = {
         chunk(delta={"content": "TEXT", "refusal": "no"}),
         chunk(delta={"content": "", "refusal": "TEXT"}),
         chunk(delta={"reasoning": "TEXT"}),
+        chunk(delta={"reasoning": "TEXT", "reasoning_details": [{"text": "TEXT", "index": 0}]}),
+        chunk(delta={"reasoning": "TEXT", "reasoning_details": [{"text": "TEXT"}, {"text": "a"}]}),
+        chunk(delta={"reasoning": "TEXT", "x": "TEXT"}),
+        chunk(delta={"content": "TEXT", "x": "TEXT"}),
+        chunk(delta={"content": "TEXT", "reasoning": "TEXT"}),
         chunk(content="TEXT", delta={"content": "a"}),
         chunk(delta={"x": {"content": "TEXT"}, "content": "a"}),
         b'{"choices":[{"delta":{"content":"TEXT","content":"b"}}]}',
@@ -52,6 +57,7 @@ FRAMES: dict[Dialect, list[bytes]] = {
         b'{"type":"content_block_delta","index":1,"delta":{"type":"text_delta","text":"TEXT"}}',
         b'{"type":"content_block_delta","index":0,"delta":{"text":"TEXT","type":"text_delta"}}',
         b'{"type":"content_block_delta","index":0,"delta":{"type":"x","text":"TEXT"}}',
+        b'{"type":"content_block_delta","index":1,"delta":{"thinking":"TEXT","type":"thinking_delta"}}',
         b'{"type":"ping"}',
         b'{"type":"message_stop","text":"TEXT"}',
     ],
@@ -95,32 +101,41 @@ def merged(events: list[Event]) -> list[Event]:
     joined: list[Event] = []
     for event in events:
         match joined, event:
-            case [*_, TextDelta(before, choice)], TextDelta(after, same) if choice == same:
-                joined[-1] = TextDelta(before + after, choice)
+            case [*_, before], TextDelta() | ReasoningDelta() as after if (
+                type(before) is type(after) and before.choice == after.choice
+            ):
+                joined[-1] = after._replace(text=before.text + after.text)
             case _:
                 joined.append(event)
     return joined
 
 
 def by_choice(events: list[Event]) -> list[Event]:
-    """The events of each choice together; choices may interleave differently."""
-    return merged(sorted(events, key=lambda event: getattr(event, "choice", -1)))
+    """The events of each choice together, its thinking last; they may interleave differently."""
+    return merged(
+        sorted(
+            events,
+            key=lambda event: (getattr(event, "choice", -1), type(event) is ReasoningDelta),
+        )
+    )
 
 
 def by_frame(dialect: Dialect, reads: list[bytes]) -> tuple[list[Event], str, bytes, bytes]:
     """What a stream says and what is held of it, to the event that is refused; and its bytes."""
-    reader = Reader(dialect.Parser(), dialect.TEXT_FIELD, BOUND_BYTES)
+    reader = Reader(dialect.Parser(), dialect.TEXT_FIELDS, BOUND_BYTES)
     held = dialect.Held()
     events: list[Event] = []
     raw = b""
     refusal = ""
     try:
         for read in reads:
-            text, choice = reader.read_lone(read)
-            for parsed in [Run(read, text, choice)] if text else reader.read(read):
+            lone = reader.read_lone(read)
+            for parsed in reader.read(read) if lone is None else [Run(read, *lone)]:
                 if isinstance(parsed, Run):
-                    events.append(TextDelta(parsed.text, parsed.choice))
-                    held.extend(parsed.raw, parsed.text)
+                    channel, choice, times = parsed.place
+                    kind = TextDelta if channel == "content" else ReasoningDelta
+                    events.append(kind(parsed.text, choice))
+                    held.extend(parsed.raw, parsed.text, times)
                     raw += parsed.raw
                     continue
                 block, what = parsed

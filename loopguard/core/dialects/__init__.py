@@ -26,8 +26,14 @@ class HeldReply(Protocol):
     def add(self, block: sse.Block, parsed: Parsed) -> None:
         """Keep one event."""
 
-    def extend(self, raw: bytes, text: str) -> None:
-        """Keep a run: events that repeat the frame of the one before them."""
+    def extend(self, raw: bytes, text: str, times: int) -> None:
+        """Keep a run: events that repeat the frame of the one before them.
+
+        Args:
+            raw: the events.
+            text: of all of them.
+            times: how often each event says its own.
+        """
 
     def stream(self) -> Iterable[bytes]:
         """The reply as a stream of few events, framed, carrying all that was added."""
@@ -48,8 +54,8 @@ class Dialect(Protocol):
         """Where a model can write on this wire."""
 
     @property
-    def TEXT_FIELD(self) -> str:  # noqa: N802 - a constant of the module
-        """Under which name most of a reply's text stands in its events."""
+    def TEXT_FIELDS(self) -> tuple[str, ...]:  # noqa: N802 - a constant of the module
+        """Under which names most of a reply's text stands in its events."""
 
     @property
     def FAULT_IN_WHOLE(self) -> bool:  # noqa: N802 - a constant of the module

@@ -39,7 +39,7 @@ from loopguard.errors import LoopguardError
 
 NAME = "chat"
 CHANNELS = EVERY_CHANNEL
-TEXT_FIELD = "content"
+TEXT_FIELDS = ("content", "reasoning")
 FAULT_IN_WHOLE = True
 
 # What nearly every delta holds; only the others are searched for more.

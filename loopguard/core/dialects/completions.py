@@ -22,7 +22,7 @@ __all__ = [
     "CHANNELS",
     "FAULT_IN_WHOLE",
     "NAME",
-    "TEXT_FIELD",
+    "TEXT_FIELDS",
     "Held",
     "Parser",
     "error_body",
@@ -35,7 +35,7 @@ __all__ = [
 
 NAME = "completions"
 CHANNELS: tuple[Channel, ...] = ("content", "reasoning")
-TEXT_FIELD = "text"
+TEXT_FIELDS = ("text", "reasoning")
 FAULT_IN_WHOLE = True
 
 _TEXTS = ("text", "reasoning")

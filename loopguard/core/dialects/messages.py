@@ -46,7 +46,7 @@ from loopguard.errors import LoopguardError
 
 NAME = "messages"
 CHANNELS = EVERY_CHANNEL
-TEXT_FIELD = "text"
+TEXT_FIELDS = ("text", "thinking")
 FAULT_IN_WHOLE = False
 
 # The kinds of delta that are a model's text, and where each carries it.

@@ -5,6 +5,9 @@ be an opening, a string in its quotes, and a closing, its framing as a server-se
 Whoever reads it comes to that string in a state that the opening alone decides, and leaves it in
 one that does not depend on the string. So another event with the same two ends and one JSON string
 between them says the same, but for that text; and of a *run* of such events only the texts are new.
+The same holds where one string stands twice, with the same bytes in between: so OpenRouter writes
+what a model thinks.
+
 A run is not read event by event: it is cut at its blank lines, the texts are taken from between the
 ends, all ends are compared at once by framing the texts again, and all texts are read as one JSON
 array. That is the work of a few calls of compiled code, however many events the run has.
@@ -17,8 +20,8 @@ Where the text stands is not guessed. It is looked for by its name; an event wit
 one before it is read once more with a text of ours in that place, and must say that text alone.
 Whatever is not of the known frame is read by the parser, and so is a string that orjson refuses.
 
-Blind spots: a frame that changes with every event (a clock, padding, choices in turns), which costs
-a search for nothing; text of other names, such as thinking and arguments.
+Blind spots: a frame that changes with every event (a clock, a number, padding, choices in turns),
+which costs a search for nothing; text of other names, such as arguments.
 """
 
 import re
@@ -28,7 +31,7 @@ from typing import Protocol
 import orjson
 
 from loopguard.core import sse
-from loopguard.core.events import Parsed, Run, TextDelta
+from loopguard.core.events import Channel, Parsed, Place, ReasoningDelta, Run, TextDelta
 
 _OURS = b"loopguard"
 
@@ -55,14 +58,20 @@ class _Frame:
 
     Args:
         opening: its bytes to the quote that begins the text.
+        between: where the text stands twice, from the quote that ends it to the one that begins it
+            again; else empty.
         closing: from the quote that ends it, to the blank line.
-        choice: whose text it is.
+        delta: what an event of this frame says.
     """
 
-    def __init__(self, opening: bytes, closing: bytes, choice: int) -> None:
+    def __init__(
+        self, opening: bytes, between: bytes, closing: bytes, delta: TextDelta | ReasoningDelta
+    ) -> None:
         self.opening = opening
+        self.between = between
         self.closing = closing
-        self.choice = choice
+        channel: Channel = "content" if type(delta) is TextDelta else "reasoning"
+        self.place = Place(channel, delta.choice, 2 if between else 1)
         self._quoted = slice(len(opening) - 1, 1 - len(closing))
         # A text has no line feed: every event of a frame has it in the same one of its lines.
         self._lines = opening.count(b"\n") + closing.count(b"\n")
@@ -71,34 +80,49 @@ class _Frame:
 
     def around(self, texts: Sequence[bytes]) -> bytes:
         """The events that have these texts."""
+        if self.between:
+            texts = [text + self.between + text for text in texts]
         return self.opening + (self.closing + self.opening).join(texts) + self.closing
+
+    def _once(self, inside: bytes) -> bytes:
+        """The text that stands twice in what stands between the ends, if it does."""
+        return inside[: (len(inside) - len(self.between)) // 2]
 
     def only_text(self, event: bytes) -> str:
         """The text of an event of this frame; empty for any other bytes."""
         if event.startswith(self.opening) and event.endswith(self.closing):
+            # From the quote that ends the opening to the one that begins the closing.
+            string = event[self._quoted]
+            if self.between:
+                inside = self._once(string[1:-1])
+                if inside + self.between + inside != string[1:-1]:
+                    return ""
+                string = b'"%b"' % inside
             try:
-                # From the quote that ends the opening to the one that begins the closing.
-                text: str = orjson.loads(event[self._quoted])
+                text: str = orjson.loads(string)
             except orjson.JSONDecodeError:
                 return ""
             return text
         return ""
 
-    def texts(self, window: bytes) -> list[bytes]:
-        """The texts of the events of this frame that bytes begin with."""
+    def texts(self, window: bytes) -> tuple[list[bytes], bytes]:
+        """The texts of the events of this frame that bytes begin with, and those events."""
         *lines, _ = window.split(b"\n")
         whole = len(lines) - len(lines) % self._lines
         inside = self._inside
         texts = [line[inside] for line in lines[self._line : whole : self._lines]]
-        if window.startswith(self.around(texts)):
-            return texts
+        if self.between:
+            texts = [self._once(text) for text in texts]
+        events = self.around(texts)
+        if window.startswith(events):
+            return texts, events
         at = 0
         for number, text in enumerate(texts):
             event = self.around([text])
             if not window.startswith(event, at):
-                return texts[:number]
+                return texts[:number], window[:at]
             at += len(event)
-        return texts
+        return texts, window[:at]
 
 
 class Reader:
@@ -106,29 +130,31 @@ class Reader:
 
     Args:
         parser: of the stream's dialect.
-        text_field: under which name most texts of the dialect stand.
+        text_fields: under which names most texts of the dialect stand.
         max_event_bytes: bound of one event.
     """
 
-    def __init__(self, parser: Parser, text_field: str, max_event_bytes: int) -> None:
+    def __init__(self, parser: Parser, text_fields: Sequence[str], max_event_bytes: int) -> None:
         self._parser = parser
         self._decoder = sse.Decoder(max_event_bytes)
-        self._named_text = re.compile(rb'"%b": ?("(?:[^"\\]++|\\.)*+")' % text_field.encode())
-        self._last = (b"", b"")
+        names = "|".join(text_fields).encode()
+        self._named_text = re.compile(rb'"(?:%b)": ?("(?:[^"\\]++|\\.)++")' % names)
+        self._last = (b"", b"", b"")
         self._frame: _Frame | None = None
 
-    def read_lone(self, chunk: bytes) -> tuple[str, int]:
+    def read_lone(self, chunk: bytes) -> tuple[str, Place] | None:
         """Read the next bytes if they are one event of the known frame.
 
         Nearly every read of a live model is. Anything else is left to `read`.
 
         Returns:
-            Its text and whose it is; an empty text where it was not read.
+            Its text and where it stands; None where they were not read.
         """
         frame = self._frame
         if frame is None or self._decoder.rest:
-            return "", 0
-        return frame.only_text(chunk), frame.choice
+            return None
+        text = frame.only_text(chunk)
+        return (text, frame.place) if text else None
 
     def read(self, chunk: bytes) -> Iterator[Run | tuple[sse.Block, Parsed | None]]:
         """Take the next bytes and say, in their order, what the events that they complete say.
@@ -157,32 +183,38 @@ class Reader:
         frame = self._frame
         if frame is None or not whole.startswith(frame.opening, at):
             return None
-        texts = frame.texts(whole[at : at + _RUN_BYTES])
+        texts, events = frame.texts(whole[at : at + _RUN_BYTES])
         text = _join(texts)
-        return Run(frame.around(texts), text, frame.choice) if text else None
+        return Run(events, text, frame.place) if text else None
 
     def _parse(self, block: sse.Block, data: bytes) -> Parsed:
         parsed = self._parser.parse(data)
         self._frame = None
         match parsed.events:
-            case [TextDelta(_, choice)] if b"\r" not in block.raw:
-                self._learn(block.raw, choice)
+            case [TextDelta() | ReasoningDelta() as delta] if b"\r" not in block.raw:
+                self._learn(block.raw, delta)
         return parsed
 
-    def _learn(self, raw: bytes, choice: int) -> None:
-        """Take an event's ends for a frame if the event before had the same."""
+    def _learn(self, raw: bytes, delta: TextDelta | ReasoningDelta) -> None:
+        """Take what stands around an event's text for a frame if the event before had the same."""
         found = self._named_text.search(raw)
         if found is None:
             return
         start, end = found.span(1)
+        again = raw.find(found[1], end)
         last = self._last
-        self._last = opening, closing = raw[: start + 1], raw[end - 1 :]
+        if again < 0:
+            self._last = raw[: start + 1], b"", raw[end - 1 :]
+        else:
+            closing = raw[again + end - start - 1 :]
+            self._last = raw[: start + 1], raw[end - 1 : again + 1], closing
         if self._last == last:
-            ours = self._decoder.block(opening + _OURS + closing, 0)
+            frame = _Frame(*self._last, delta)
+            ours = self._decoder.block(frame.around([_OURS]), 0)
             if ours.data is not None and self._parser.parse(ours.data).events == [
-                TextDelta(_OURS.decode(), choice)
+                delta._replace(text=_OURS.decode())
             ]:
-                self._frame = _Frame(opening, closing, choice)
+                self._frame = frame
 
 
 def _join(texts: Sequence[bytes]) -> str:

@@ -50,7 +50,7 @@ from loopguard.errors import LoopguardError
 
 NAME = "responses"
 CHANNELS = EVERY_CHANNEL
-TEXT_FIELD = "delta"
+TEXT_FIELDS = ("delta",)
 FAULT_IN_WHOLE = False
 
 _ENDINGS = ("response.completed", "response.incomplete")

@@ -88,7 +88,7 @@ class Runs:
     def __init__(self) -> None:
         self._kept: list[Kept] = []
         self._open: dict[Hashable, _Run] = {}
-        self._last: tuple[_Run, Path] | None = None
+        self._last: tuple[_Run, Sequence[Path]] | None = None
         self.size_bytes = 0
 
     def merge(
@@ -110,26 +110,34 @@ class Runs:
             if len(self._open) >= _MAX_OPEN_RUNS:
                 self._close_all()
             run = self._open[place] = _Run(frame, event)
-        # The text that alone may differ in the next event, if this one has no other.
-        self._last = (run, pieces[0].path) if len(pieces) == 1 else None
+        # Where the text stands that alone may differ in the next event, if this one has no other.
+        texts = {(each.inside, each.listed) for each in pieces}
+        self._last = (run, [each.path for each in pieces]) if len(texts) == 1 else None
         before_bytes = run.size_bytes
         run.append(pieces)
         self.size_bytes += run.size_bytes - before_bytes
         if run.size_bytes >= _RUN_BYTES:
             self._cut(run)
 
-    def extend(self, text: str) -> bool:
+    def extend(self, text: str, times: int) -> bool:
         """Keep events that differ from the one before them in their text alone.
 
+        Args:
+            text: of all of them.
+            times: how often each event says its own.
+
         Returns:
-            Whether they are kept; they are not where the event before them is in no run.
+            Whether they are kept; they are not where the event before them is in no run, or has
+            not as many texts.
         """
         if self._last is None:
             return False
-        run, path = self._last
+        run, paths = self._last
+        if len(paths) != times:
+            return False
         inside = json_text.string_body(text)
-        self.size_bytes += len(inside)
-        if run.extend(path, inside) >= _RUN_BYTES:
+        self.size_bytes += len(inside) * times
+        if run.extend(paths, inside) >= _RUN_BYTES:
             self._cut(run)
         return True
 
@@ -209,11 +217,12 @@ class _Run:
             known += inside
             self.size_bytes += len(inside)
 
-    def extend(self, path: Path, inside: bytes) -> int:
-        """Add to a text that the run has had before; the size that it has by then, in bytes."""
+    def extend(self, paths: Sequence[Path], inside: bytes) -> int:
+        """Add to texts that the run has had before; the size that it has by then, in bytes."""
         self.pending = True
-        self._insides.setdefault(path, bytearray()).extend(inside)
-        self.size_bytes += len(inside)
+        for path in paths:
+            self._insides.setdefault(path, bytearray()).extend(inside)
+            self.size_bytes += len(inside)
         return self.size_bytes
 
     def render(self) -> Kept:
@@ -256,9 +265,9 @@ class HeldRuns(ABC):
         """Keep one event. Its chunk is taken apart and must not be read afterwards."""
         self._add(block, parsed.chunk)
 
-    def extend(self, raw: bytes, text: str) -> None:
+    def extend(self, raw: bytes, text: str, times: int) -> None:
         """Keep a run of events, which repeat the frame of the one before it."""
-        if not self._runs.extend(text):
+        if not self._runs.extend(text, times):
             for event in sse.Decoder(len(raw)).feed(raw):
                 self._add(event, json_text.loads(event.data or b""))
 

@@ -29,7 +29,7 @@ def test_a_run_is_held_as_its_events_are(first: bytes, texts: list[str]) -> None
     events = [event(text) for text in texts]
     by_events = held(first, *events, event("", "stop"))
     by_run = held(first)
-    by_run.extend(b"".join(events), "".join(texts))
+    by_run.extend(b"".join(events), "".join(texts), 1)
     after = event("", "stop")
     (block,) = sse.Decoder(len(after)).feed(after)
     by_run.add(block, chat.Parser().parse(block.data or b""))
@@ -44,3 +44,19 @@ def test_choices_without_end_are_held_whole() -> None:
     whole = held(*turns).whole()
     assert [choice["index"] for choice in whole["choices"]] == list(choices)
     assert {choice["message"]["content"] for choice in whole["choices"]} == {"one two"}
+
+
+def thought(text: str, details: str = "reasoning_details") -> bytes:
+    delta = {"content": "", "reasoning": text, details: [{"type": "reasoning.text", "text": text}]}
+    chunk = {"id": "gen-1", "choices": [{"index": 0, "delta": delta}]}
+    return sse.encode(json.dumps(chunk).encode())
+
+
+@pytest.mark.parametrize("details", ["reasoning_details", "of_another_provider"])
+def test_a_run_of_thoughts_is_held_as_its_events_are(details: str) -> None:
+    """Of events that say their text twice each text is held, known or not."""
+    events = [thought(text, details) for text in ("a", "b", "c")]
+    by_events, by_run = held(*events), held(events[0])
+    by_run.extend(b"".join(events[1:]), "bc", 2)
+    assert by_run.whole() == by_events.whole()
+    assert list(by_run.stream()) == list(by_events.stream())

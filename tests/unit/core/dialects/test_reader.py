@@ -7,7 +7,7 @@ import pytest
 
 from loopguard.core import json_text, sse
 from loopguard.core.dialects.reader import Reader
-from loopguard.core.events import Finish, Parsed, Run, TextDelta
+from loopguard.core.events import Finish, Parsed, Place, Run, TextDelta
 
 BOUND_BYTES = 100_000
 
@@ -39,8 +39,8 @@ def read(reader: Reader, *chunks: bytes) -> list[str | None]:
     """What `read_lone` says of each read, and `read` where it is not read by itself."""
     said_of = []
     for chunk in chunks:
-        text, choice = reader.read_lone(chunk)
-        parsed = [Run(chunk, text, choice)] if text else reader.read(chunk)
+        lone = reader.read_lone(chunk)
+        parsed = reader.read(chunk) if lone is None else [Run(chunk, *lone)]
         said_of += map(said, parsed)
     return said_of
 
@@ -49,26 +49,49 @@ def read(reader: Reader, *chunks: bytes) -> list[str | None]:
 def test_a_frame_is_read_twice_and_tried_once(name: bytes) -> None:
     """From the third event of one frame on, its text alone is read."""
     parser = CountingParser()
-    reader = Reader(parser, "text", BOUND_BYTES)
+    reader = Reader(parser, ["text"], BOUND_BYTES)
     events = [event(text, name, choice=3) for text in ("one", "two", 'thr"ee', "é")]
     assert read(reader, *events) == ["one", "two", 'run: thr"ee', "run: é"]
     assert parser.count == 3  # two events, and one with a text of ours
-    assert reader.read_lone(events[0]) == ("one", 3)
-    assert list(reader.read(events[0])) == [Run(events[0], "one", 3)]
+    place = Place("content", 3, 1)
+    assert reader.read_lone(events[0]) == ("one", place)
+    assert list(reader.read(events[0])) == [Run(events[0], "one", place)]
 
 
 @pytest.mark.parametrize("name", [b"", b"delta"])
 def test_events_of_one_read_are_one_run(name: bytes) -> None:
     """What comes at once in the known frame is read together, to the event that is cut off."""
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     stream = b"".join(event(text, name) for text in "abcdefgh")
     assert read(reader, stream[:-5]) == ["a", "b", "run: cdefg"]
     assert read(reader, stream[-5:] + stream) == ["run: habcdefgh"]
 
 
+def twice(text: str, again: str | None = None) -> bytes:
+    return event(text, more=[{"said": text if again is None else again}])
+
+
+def test_a_text_that_stands_twice_is_read_once() -> None:
+    """Events that say their text twice are read by their frame, alone and together."""
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
+    lone = list(map(twice, ("a", "b", 'c"', "dé")))
+    assert read(reader, *lone, b"".join(lone)) == ["a", "b", 'run: c"', "run: dé", 'run: abc"dé']
+    assert reader.read_lone(lone[0]) == ("a", Place("content", 0, 2))
+
+
+@pytest.mark.parametrize("other", ["ab", "b", ""])
+def test_two_texts_are_not_one(other: str) -> None:
+    """An event of a frame that says its text twice, but another text there, is the parser's."""
+    events = [*map(twice, "abc"), twice("a", other), *map(twice, "def")]
+    expected = ["a", "b", "run: c", "a", "d", "e", "run: f"]
+    assert read(Reader(CountingParser(), ["text"], BOUND_BYTES), *events) == expected
+    together = Reader(CountingParser(), ["text"], BOUND_BYTES)
+    assert read(together, b"".join(events)) == expected
+
+
 def test_a_run_ends_before_another_frame() -> None:
     """An event of another frame, and a comment, stand between two runs."""
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     stream = b"".join(map(event, "abc")) + sse.comment("alive") + b"".join(map(event, "de"))
     stream += event("other", choice=1) + b"".join(map(event, "fgh"))
     expected = ["a", "b", "run: c", None, "run: de", "other", "f", "g", "run: h"]
@@ -77,7 +100,7 @@ def test_a_run_ends_before_another_frame() -> None:
 
 def test_a_long_run_is_read_in_parts() -> None:
     """Events of one read that are many are some runs, whose bytes and texts are the read's."""
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     read(reader, event("a"), event("b"))
     stream = b"".join(event(str(number)) for number in range(5000))
     runs = [run for run in reader.read(stream) if isinstance(run, Run)]
@@ -88,7 +111,7 @@ def test_a_long_run_is_read_in_parts() -> None:
 
 def test_a_long_event_is_read_by_the_parser() -> None:
     """An event that is longer than one look for a run is read by itself."""
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     read(reader, event("a"), event("b"))
     assert read(reader, event("c" * 70_000) + event("d")) == ["c" * 70_000, "run: d"]
 
@@ -96,7 +119,7 @@ def test_a_long_event_is_read_by_the_parser() -> None:
 def test_another_frame_is_read_by_the_parser() -> None:
     """An event of another frame is read whole, and the known frame is forgotten."""
     parser = CountingParser()
-    reader = Reader(parser, "text", BOUND_BYTES)
+    reader = Reader(parser, ["text"], BOUND_BYTES)
     read(reader, *map(event, "abc"))
     assert read(reader, event("d", choice=1), event("d", choice=0)) == ["d", "d"]
     assert parser.count == 5
@@ -104,7 +127,7 @@ def test_another_frame_is_read_by_the_parser() -> None:
 
 def test_a_string_that_orjson_refuses_is_read_by_the_parser() -> None:
     """Half of an emoji in the known frame is read as the parser reads it."""
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     events = [*map(event, "abc"), event("\ud83d"), *map(event, "de")]
     assert read(reader, b"".join(events)) == ["a", "b", "c", "\ud83d", "run: de"]
 
@@ -121,7 +144,7 @@ def test_a_string_that_orjson_refuses_is_read_by_the_parser() -> None:
 )
 def test_texts_are_strings_each_by_itself(texts: list[bytes]) -> None:
     """What is no string by itself is not read with its neighbour, though together they are some."""
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     read(reader, *map(event, "abc"))
     opening, closing = event("TEXT").split(b"TEXT")
     stream = b"".join(opening + text + closing for text in texts)
@@ -137,7 +160,7 @@ def test_texts_are_strings_each_by_itself(texts: list[bytes]) -> None:
 )
 def test_a_text_elsewhere_is_no_frame(decoy: bytes) -> None:
     """A field of the text's name that is not the text makes no frame, nor does an absent one."""
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     assert not any(isinstance(each, Run) for each in reader.read(sse.encode(decoy) * 4))
 
 
@@ -148,8 +171,8 @@ def test_what_is_more_than_a_text_is_no_frame() -> None:
         def parse(self, _: bytes) -> Parsed:
             return Parsed([TextDelta("a"), Finish("stop")], {})
 
-    reader = Reader(TwofoldParser(), "text", BOUND_BYTES)
+    reader = Reader(TwofoldParser(), ["text"], BOUND_BYTES)
     assert not any(isinstance(each, Run) for each in reader.read(event("a") * 4))
-    reader = Reader(CountingParser(), "text", BOUND_BYTES)
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
     returned = event("a").replace(b"\n", b"\r\n")
     assert read(reader, returned * 4) == ["a"] * 4
