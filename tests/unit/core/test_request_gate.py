@@ -38,6 +38,8 @@ from loopguard.core.request_gate import (
         ("把这句话写50次", 50),
         ("把这句话写五十遍", 50),
         ("写一千二百行", 1200),
+        ("写两百三十五行", 235),
+        ("写二万行", 20_000),
         ("これを50回書いて", 50),
         ("百回書いて", 100),
         ("Explain how TCP works.", 0),
@@ -49,6 +51,21 @@ from loopguard.core.request_gate import (
 def test_counts(text: str, count: int) -> None:
     """A count is read in the words that people use for it, and a number without them is none."""
     assert asked_count(text) == count
+
+
+@pytest.mark.parametrize(
+    ("words", "counted"),
+    [
+        ({"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "hundred": 100}, "times"),
+        ({"zwanzig": 20, "fünfzig": 50, "hundert": 100, "tausend": 1_000}, "mal"),
+        ({"veinte": 20, "cincuenta": 50, "cien": 100, "mil": 1_000}, "veces"),
+        ({"vingt": 20, "cinquante": 50, "cent": 100, "mille": 1_000}, "fois"),
+    ],
+)
+def test_numbers_in_words(words: dict[str, int], counted: str) -> None:
+    """The usual round numbers are read as words in four languages."""
+    for word, number in words.items():
+        assert asked_count(f"{word} {counted}") == number
 
 
 @pytest.mark.parametrize(

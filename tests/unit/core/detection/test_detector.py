@@ -301,6 +301,13 @@ def test_choices_without_end_are_not_read() -> None:
     assert detector.feed("content", LOOP * 5_000, 100) is not None
 
 
+def test_what_has_just_begun_is_not_suspected() -> None:
+    """Before a rule has judged anything of a reply nothing of it is held back."""
+    detector = Detector(BOTH)
+    detector.feed("content", "void 0; ")
+    assert not detector.suspected
+
+
 def test_nothing_is_kept_before_a_reply_has_begun() -> None:
     """An empty piece allocates nothing."""
     detector = Detector(ARMED)
