@@ -52,9 +52,15 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as state, chromium() as browser:
         with operated(Path(state), [Reply("Good.")]) as ours:
-            browser.size(WIDE, 420)
-            browser.show(ours.console, "now")
-            take(browser, folder / "console-now-empty.png")
+            for view, height in (("now", 420), ("thrown-away", 700)):
+                browser.size(WIDE, height)
+                browser.show(ours.console, view)
+                browser.until(
+                    lambda: (
+                        browser.all("#thrown-tiles dd") or browser.all("#view-now:not([hidden])")
+                    )
+                )
+                take(browser, folder / f"console-{view}-empty.png")
         asyncio.run(a_day(f"sqlite:///{state}/ledger.db"))
         with under_load(Path(state)) as ours:
             for width, scheme in ((WIDE, "light"), (WIDE, "dark"), (NARROW, "light")):
