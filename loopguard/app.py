@@ -35,6 +35,7 @@ from loopguard.proxy.admin import Admin
 from loopguard.proxy.exchange import Shared, TellLooped
 from loopguard.proxy.fleet import Fleet
 from loopguard.proxy.in_use import InUse, announce
+from loopguard.proxy.later import Later
 from loopguard.proxy.listener import BACKLOG, BoundedRunner, Bounds, connections_that_fit
 from loopguard.proxy.loop_memory import LoopMemory
 from loopguard.proxy.record import ExchangeRecord
@@ -271,6 +272,8 @@ class Api:
         self._books = await self._opened.enter_async_context(open_books(settings, self._metrics))
         await self._opened.enter_async_context(self._upstreams)
         self._upstream = await self._open_upstream(settings)
+        self._later = Later()
+        self._opened.callback(self._later.catch_up)
         self._report = Report(self._metrics, readers)
         self._loop_memory = LoopMemory(settings.loop_memory.ttl_s, time.monotonic)
         self._routes = Routes(self._service(settings))
@@ -325,6 +328,7 @@ class Api:
                 tell_looped=self._tell_looped,
                 report=self._report,
                 accounts=Accounts(self._books.ledger, self._books.keys),
+                later=self._later,
                 first_delta_timeout_s=upstream.first_delta_timeout_s,
                 keepalive_s=server.keepalive_s,
                 max_event_bytes=server.max_line_bytes,
@@ -366,11 +370,13 @@ class Api:
         return self._routes.sights()
 
     async def refresh(self) -> None:
-        """Sum up what is held back, which changes with every chunk."""
+        """Count what has ended, and sum up what is held back, which changes with every chunk."""
+        self._later.catch_up()
         self._metrics.bytes_held(sum(exchange.held_bytes for exchange in self._routes.exchanges))
 
     async def flush(self) -> None:
         """Write the rows for the ledger that are still in memory, within reason."""
+        self._later.catch_up()
         await self._books.ledger.flush(_FLUSH_S)
 
     async def settle(self, run: str, within_s: float) -> None:

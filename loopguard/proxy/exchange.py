@@ -42,6 +42,7 @@ from loopguard.proxy.accounts import Accounts
 from loopguard.proxy.attempt import Attempt
 from loopguard.proxy.caller import Caller, CallerGone, error_headers, error_response
 from loopguard.proxy.clocks import Clocks
+from loopguard.proxy.later import Later
 from loopguard.proxy.loop_memory import LoopMemory, digest
 from loopguard.proxy.record import AttemptRecord, ExchangeRecord, outcome_name
 from loopguard.proxy.relay import HeldRelay, LiveRelay
@@ -69,6 +70,7 @@ class Shared:
         tell_looped: lets every other worker remember it too.
         report: told of every end.
         accounts: told of the same, for the ledger.
+        later: does what no caller is to wait for.
         first_delta_timeout_s: seconds that an attempt may take to its first delta.
         keepalive_s: seconds of silence after which a stream gets a comment.
         max_event_bytes: bound of one event of a stream.
@@ -84,6 +86,7 @@ class Shared:
     tell_looped: TellLooped
     report: Report
     accounts: Accounts
+    later: Later
     first_delta_timeout_s: float
     keepalive_s: float
     max_event_bytes: int
@@ -215,7 +218,11 @@ class Exchange:
         finally:
             self.record.duration_s = perf_counter() - self._came_at
             self._shared.report.exchange_ended(self.record)
-            self._shared.accounts.exchange_ended(self.record)
+            self._shared.later.add(self._write_down)
+
+    def _write_down(self) -> None:
+        self._shared.report.write_down(self.record)
+        self._shared.accounts.exchange_ended(self.record)
 
     async def _serve(self) -> web.StreamResponse:
         """Make attempts until one of them decides."""

@@ -65,6 +65,11 @@ class Report:
 
     def exchange_ended(self, exchange: ExchangeRecord) -> None:
         """An exchange has ended, whoever ended it."""
+        for read in self._readers:
+            read(exchange)
+
+    def write_down(self, exchange: ExchangeRecord) -> None:
+        """Count and log an exchange that has ended."""
         figures = exchange.figures()
         self._metrics.exchange_ended(
             exchange.dialect,
@@ -85,5 +90,3 @@ class Report:
                 figures.loop_abort_words,
                 figures.loop_abort_chars,
             )
-        for read in self._readers:
-            read(exchange)
