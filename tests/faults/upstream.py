@@ -357,6 +357,7 @@ FRAMING = [
         "sends its bytes one by one",
         lambda reply: [[split_every(1), head(), *reply.events]],
         SERVED,
+        alone=True,  # a delta takes hundreds of turns of the fake's event loop
     ),
 ]
 
@@ -454,6 +455,7 @@ CONTENT = [
         "splits a UTF-8 sequence between chunks",
         lambda reply: [[head(), *[bytes([byte]) for byte in b"".join(reply.events)]]],
         SERVED,
+        alone=True,  # as above
     ),
     upstream(
         "splits a surrogate pair between deltas",
