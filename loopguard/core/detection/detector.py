@@ -59,8 +59,6 @@ _MAX_READINGS = 2 * 128 + _MAX_CALLS
 """What is read of one reply: the answer and the thinking of the first choices, as many as OpenAI
 gives (``n``), and the calls. What an upstream numbers beyond that would take memory without end."""
 
-DISARMED = Detection(channels=(), frequency=None)
-
 
 @dataclass(frozen=True, slots=True)
 class Trip:

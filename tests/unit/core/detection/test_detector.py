@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from loopguard.core.detection.detector import (
-    DISARMED,
     MAX_FLOOR_FACTOR,
     Detection,
     Detector,
@@ -20,6 +19,7 @@ from loopguard.core.detection.stretch import StretchKnobs
 from loopguard.core.events import Channel
 
 DOCUMENT = FrequencyKnobs(256, 32, 2, 3000, 250_000)
+DISARMED = Detection(channels=(), frequency=None)
 ARMED = Detection(channels=("content", "reasoning", "arguments"), frequency=DOCUMENT)
 STRETCH = Detection(
     channels=("content", "arguments"), frequency=None, stretch=StretchKnobs(2350, 12, 0.4, 0.07)
