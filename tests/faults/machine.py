@@ -280,6 +280,7 @@ async def worker_killed(folder: Path) -> Seen:
         ]
         for caller, _ in running:
             await caller.until(b"The good")
+        await until(lambda: all(1 in here.entries(name) for _, name in running))
         first, _ = await here.command.workers(2)
         os.kill(first, signal.SIGKILL)
         await here.command.workers(3)
@@ -300,6 +301,7 @@ async def worker_hung(folder: Path) -> Seen:
         ]
         for caller, _ in running:
             await caller.until(b"The good")
+        await until(lambda: all(1 in here.entries(name) for _, name in running))
         first, _ = await here.command.workers(2)
         os.kill(first, signal.SIGSTOP)
         await here.command.line("a worker is silent")
@@ -408,6 +410,7 @@ async def killed(folder: Path) -> Seen:
         here.calling([loop(), [head(), stall]], "held") as (caller, name),
     ):
         await here.fake.attempt(2)
+        await until(lambda: 1 in here.entries(name))  # it is late where the disk is slow
         await here.command.kill()
         got = await here.got(caller, "held", name)
     async with outlived(folder) as again:
