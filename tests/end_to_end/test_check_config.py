@@ -3,7 +3,9 @@
 import tomllib
 
 import pytest
+import uvloop
 
+from loopguard.cli import main
 from tests.end_to_end.refusal_cases import (
     ACCEPTED,
     REFUSED,
@@ -15,14 +17,31 @@ from tests.end_to_end.refusal_cases import (
 )
 
 # A command that starts with a configuration refuses the same ones, in the same words.
-COMMANDS = (("check-config",), ("serve",))
+COMMANDS = ("check-config", "serve")
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
-def test_refuses(command, case: Case, tmp_path):
+def test_refuses(command, case: Case, tmp_path, monkeypatch, capsys):
     """A configuration that cannot be armed is refused with one line a fault and status 2."""
-    ended = loopguard([*command, "--config", str(write(tmp_path, case))], case.environ)
+    monkeypatch.setattr(uvloop, "run", pytest.fail)  # nothing of it is served
+    for name, text in case.environ.items():
+        monkeypatch.setenv(name, text)
+
+    status = main([command, "--config", str(write(tmp_path, case))])
+
+    written = capsys.readouterr()
+    assert sorted(written.err.splitlines()) == sorted(case.lines)
+    assert status == 2
+    assert written.out == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_refuses_as_a_process(command, tmp_path):
+    """A process ends with the same lines and that status."""
+    (case,) = (case for case in REFUSED if case.environ)
+
+    ended = loopguard([command, "--config", str(write(tmp_path, case))], case.environ)
 
     assert sorted(ended.stderr.splitlines()) == sorted(case.lines)
     assert ended.returncode == 2
