@@ -262,7 +262,9 @@ async def test_bad_upstreams_are_told_by_status(guarded: Guard, name: str, mode:
 )
 async def test_upstream_that_is_not_there(guarded: Guard, base_url: str) -> None:
     """An upstream that cannot be reached, or whose name is unknown, is a 502 after all attempts."""
-    async with guarded([], upstream__base_url=base_url) as ours:
+    # A resolver that is out of reach says for long that it knows nothing.
+    environment = {"upstream__base_url": base_url, "upstream__connect_timeout_s": "2"}
+    async with guarded([], **environment) as ours:
         assert_shape(await ask(ours), 502, "upstream_unusable")
         assert_shape(await ask(ours, path="/v1/models", method="GET"), 502, "upstream_unusable")
         (record,) = ours.records
