@@ -112,7 +112,8 @@ class Runs:
             run = self._open[place] = _Run(frame, event)
         # Where the text stands that alone may differ in the next event, if this one has no other.
         texts = {(each.inside, each.listed) for each in pieces}
-        self._last = (run, [each.path for each in pieces]) if len(texts) == 1 else None
+        alone = len(texts) == 1 and not pieces[0].listed
+        self._last = (run, [each.path for each in pieces]) if alone else None
         before_bytes = run.size_bytes
         run.append(pieces)
         self.size_bytes += run.size_bytes - before_bytes
