@@ -189,6 +189,7 @@ def assert_alike(dialect: Dialect, stream: bytes, reads: list[bytes]) -> None:
 @example(runs=[(0, [b'"a"'] * 6)], cuts=[])
 @example(runs=[(0, [b'"a"']), (3, [b'"b"', b'"b"', b'"' + b"long " * 900 + b'"', b'"b"'])], cuts=[])
 @example(runs=[(0, [b'""']), (4, [b'"0"', b'"0"', b'"0"', b'""', b'"0"'])], cuts=[641])
+@example(runs=[(9, [b'"0"', b'"0"', b'""', b'"0"'])], cuts=[])
 @settings(max_examples=300)
 def test_any_events_read_alike(
     dialect: Dialect, runs: list[tuple[int, list[bytes]]], cuts: list[int]

@@ -46,7 +46,7 @@ class Parser(Protocol):
     def parse(self, data: bytes) -> Parsed:
         """Read the data of one event.
 
-        Two events that differ in one text alone are read alike, but for it.
+        Two events that differ in one text alone, empty in neither, are read alike, but for it.
 
         Raises:
             ValueError: it is not of the dialect.
@@ -184,6 +184,10 @@ class Reader:
         if frame is None or not whole.startswith(frame.opening, at):
             return None
         texts, events = frame.texts(whole[at : at + _RUN_BYTES])
+        if b"" in texts:
+            # In the place of an empty text the parser may look for another one.
+            texts = texts[: texts.index(b"")]
+            events = frame.around(texts)
         text = _join(texts)
         return Run(events, text, frame.place) if text else None
 

@@ -45,6 +45,13 @@ def read(reader: Reader, *chunks: bytes) -> list[str | None]:
     return said_of
 
 
+def test_an_empty_text_is_in_no_run() -> None:
+    """An event of the known frame whose text is empty is the parser's, and ends the run."""
+    reader = Reader(CountingParser(), ["text"], BOUND_BYTES)
+    stream = b"".join(map(event, ("a", "b", "c", "d", "", "e", "")))
+    assert read(reader, stream) == ["a", "b", "run: cd", "", "e", ""]
+
+
 @pytest.mark.parametrize("name", [b"", b"delta"])
 def test_a_frame_is_read_twice_and_tried_once(name: bytes) -> None:
     """From the third event of one frame on, its text alone is read."""
