@@ -29,6 +29,11 @@ PATIENCE_S = 30
 PIPE_BYTES = 4096
 
 
+def heed_interrupts() -> None:
+    """In the new process: what runs in the background of a shell hands on that it ignores them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def running(
     *words: str, python: Sequence[str] = (), **environment: str
@@ -41,6 +46,7 @@ def running(
         stderr=subprocess.PIPE,
         text=True,
         pipesize=PIPE_BYTES,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - no thread of the tests holds a lock then
         env=os.environ | ports | environment,
     ) as process:
         try:
