@@ -36,7 +36,7 @@ LIVE = ("live",)
 ENVIRONMENT = {
     "retry__max_attempts": "2",
     "upstream__first_delta_timeout_s": "5",
-    "profiles__default__stream_idle_s": "2.5",
+    "profiles__default__stream_idle_s": "4",
 }
 """Short enough to be sat through, long enough for a machine that does something else."""
 
