@@ -9,16 +9,19 @@ The schema has a version, which is the number of migrations applied; they are SQ
 order, each once, before the first use of a connection and not only at the launch: a database that
 was away at the launch is brought up to date when it comes. There is no way back: a ledger that a
 newer loopguard wrote is refused.
+
+No query is cancelled. SQLite's driver runs it in a thread, which goes on all the same; cancelled
+twice, SQLAlchemy 2.1 leaves a task behind that never ends, and a process that waits for it. So
+whatever is cancelled while it waits for the database leaves a task that ends with the query.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, Executable, RowMapping, Select, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -44,6 +47,12 @@ CONNECTIONS = 5
 
 MIGRATION_LOCK = 0x6C6F6F7067
 """Names the advisory lock under which one replica migrates (the bytes of ``loopg``)."""
+
+
+_Result = TypeVar("_Result")
+
+Work: TypeAlias = Callable[[AsyncConnection], Awaitable[_Result]]
+"""What is done with a connection, inside a transaction."""
 
 
 class LedgerUrlError(ValueError):
@@ -75,30 +84,57 @@ class Database:
             self._writing = self._reading = _postgresql_engine(self._url)
         self._migrating = asyncio.Lock()
         self._migrated = False
+        self._doing: set[asyncio.Task[Any]] = set()
 
     @property
     def file(self) -> Path | None:
         """The file of SQLite; None where the database is a server's."""
         return Path(self._url.database or "") if self.is_sqlite else None
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """Give a connection in a transaction that is committed at the end of the block."""
+    async def write(self, work: Work[_Result]) -> _Result:
+        """Do work in a transaction, which is committed at its end.
+
+        Work that has begun is done to its end, also where who waits for it is cancelled.
+        """
+        return await self._do(self._write(work))
+
+    async def read(self, query: Executable) -> Sequence[Any]:
+        """Fetch all rows of a query."""
+        return await self._do(self._read(query))
+
+    async def stream(self, query: Select[Any], at_once: int) -> AsyncGenerator[RowMapping, None]:
+        """Read rows as they are asked for, so many at once; who is done early closes this."""
         await self.migrate()
+        async with self._reading.connect() as connection:
+            rows = await connection.stream(query.execution_options(yield_per=at_once))
+            async for row in rows.mappings():
+                yield row
+
+    async def _do(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        doing = asyncio.create_task(work)
+        self._doing.add(doing)
+        doing.add_done_callback(self._done)
+        return await asyncio.shield(doing)
+
+    def _done(self, doing: asyncio.Task[Any]) -> None:
+        self._doing.discard(doing)
+        if not doing.cancelled():
+            doing.exception()  # else it is logged where nobody has waited for it
+
+    async def _write(self, work: Work[_Result]) -> _Result:
+        await self._migrate()
         try:
             async with self._writing.begin() as connection:
-                yield connection
+                return await work(connection)
         except Exception:
             # Perhaps the database that came back is not the one that went away.
             self._migrated = False
             raise
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """Give a connection in a transaction that sees one state of the database."""
-        await self.migrate()
+    async def _read(self, query: Executable) -> Sequence[Any]:
+        await self._migrate()
         async with self._reading.connect() as connection:
-            yield connection
+            return (await connection.execute(query)).all()
 
     async def migrate(self) -> None:
         """Bring the schema up to date, once.
@@ -106,6 +142,9 @@ class Database:
         Raises:
             LedgerTooNewError: the schema is of a later version than this program's.
         """
+        await self._do(self._migrate())
+
+    async def _migrate(self) -> None:
         async with self._migrating:
             if self._migrated:
                 return
@@ -130,7 +169,12 @@ class Database:
             await connection.run_sync(migrate, migrations())
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Let what is being done come to its end, and close every connection.
+
+        SQLite is done after ``LOCK_WAIT_S``; what PostgreSQL has not answered by then is given up.
+        """
+        if self._doing:
+            await asyncio.wait(self._doing, timeout=LOCK_WAIT_S)
         await self._writing.dispose()
         await self._reading.dispose()
 

@@ -11,7 +11,8 @@ in a connection of its own. An index holds what the summary by model needs of th
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -104,8 +105,8 @@ async def summarise(
         return query if run is None else query.where(table.c.run == name(run))
 
     discarded, kept = await asyncio.gather(
-        _fetch(database, grouped(entries, *_DISCARDED)),
-        _fetch(database, grouped(exchanges, *_KEPT)),
+        database.read(grouped(entries, *_DISCARDED)),
+        database.read(grouped(exchanges, *_KEPT)),
     )
     lines: dict[str, dict[str, Any]] = defaultdict(dict)
     for columns, rows in ((_DISCARDED, discarded), (_KEPT, kept)):
@@ -152,7 +153,7 @@ async def owed(database: Database, run: str | None, fingerprints: Collection[str
     )
     if run is not None:
         query = query.where(entries.c.run == name(run))
-    ((count,),) = await _fetch(database, query)
+    ((count,),) = await database.read(query)
     return int(count)
 
 
@@ -162,7 +163,7 @@ async def standing(database: Database) -> tuple[dict[State, int], int | None]:
         entries.c.state
     )
     found = {
-        state: (count, oldest_at_s) for state, count, oldest_at_s in await _fetch(database, query)
+        state: (count, oldest_at_s) for state, count, oldest_at_s in await database.read(query)
     }
     counts = {state: found.get(state, (0, None))[0] for state in STATES}
     return counts, found.get("owed", (0, None))[1]
@@ -204,8 +205,9 @@ async def latest_loops(
         profile: only entries of this profile.
         at_most: so many rows.
     """
+    names = (*ENTRY_COLUMNS, "sample")
     query = (
-        select(*(entries.c[column] for column in (*ENTRY_COLUMNS, "sample")))
+        select(*(entries.c[column] for column in names))
         .where(_looped)
         # Within a second the names of exchanges tell the order.
         .order_by(entries.c.at_s.desc(), entries.c.exchange.desc(), entries.c.attempt.desc())
@@ -214,8 +216,7 @@ async def latest_loops(
     for column, wanted in ((entries.c.model, model), (entries.c.profile, profile)):
         if wanted is not None:
             query = query.where(column == name(wanted))
-    async with database.read() as connection:
-        return [dict(row) for row in (await connection.execute(query)).mappings()]
+    return [dict(zip(names, row, strict=True)) for row in await database.read(query)]
 
 
 async def billed_loops(database: Database, *, since_s: int) -> dict[str, tuple[int, int]]:
@@ -230,7 +231,7 @@ async def billed_loops(database: Database, *, since_s: int) -> dict[str, tuple[i
         .where(_looped, entries.c.state == "priced", entries.c.at_s >= since_s)
         .group_by(entries.c.model)
     )
-    rows = await _fetch(database, query)
+    rows = await database.read(query)
     return {model: (count, int(tokens or 0)) for model, count, tokens in rows}
 
 
@@ -250,9 +251,8 @@ def read_exchanges(
 
 
 async def _stream(database: Database, query: Select[Any]) -> AsyncGenerator[dict[str, Any], None]:
-    async with database.read() as connection:
-        rows = await connection.stream(query.execution_options(yield_per=FETCHED_ROWS))
-        async for row in rows.mappings():
+    async with aclosing(database.stream(query, FETCHED_ROWS)) as rows:
+        async for row in rows:
             yield dict(row)
 
 
@@ -327,12 +327,6 @@ def _line_name(group: str | int | None, by: By) -> str:
     if by == "hour":
         return datetime.fromtimestamp(int(group) * HOUR_S, UTC).isoformat(timespec="hours")[:-6]
     return str(group)
-
-
-async def _fetch(database: Database, query: Select[Any]) -> Sequence[Any]:
-    async with database.read() as connection:
-        rows: Sequence[Any] = (await connection.execute(query)).all()
-    return rows
 
 
 def _loop_figures(figures: Figures) -> dict[str, int]:

@@ -19,14 +19,16 @@ is killed before ``record`` was called was never known here.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     CursorResult,
+    Delete,
     Table,
+    Update,
     and_,
     delete,
     or_,
@@ -35,6 +37,8 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningUpdate
 
 from loopguard.billing.database import Database
 from loopguard.billing.entries import Abandoned, Claim, ExchangeRow, Price, UnpricedReason
@@ -172,19 +176,17 @@ class Ledger:
             .values(leased_until_s=now_s + self._lease_s, looks=entries.c.looks + 1)
             .returning(*(entries.c[name] for name in Claim.__slots__))
         )
-        async with self.database.write() as connection:
-            row = (await connection.execute(claimed)).one_or_none()
-        return None if row is None else Claim(*row)
+        rows = await self._fetch(claimed)
+        return Claim(*rows[0]) if rows else None
 
     async def postpone(self, claim: Claim, look_at_s: float, *, seen_unfinished: bool) -> None:
         """Give a claimed entry back, to be looked up again at ``look_at_s`` (UNIX time)."""
-        async with self.database.write() as connection:
-            await connection.execute(
-                update(entries)
-                # A claim that ran out has been counted again by the one that followed.
-                .where(_is(claim), entries.c.state == "owed", entries.c.looks == claim.looks)
-                .values(look_at_s=look_at_s, leased_until_s=0.0, seen_unfinished=seen_unfinished)
-            )
+        await self._change(
+            update(entries)
+            # A claim that ran out has been counted again by the one that followed.
+            .where(_is(claim), entries.c.state == "owed", entries.c.looks == claim.looks)
+            .values(look_at_s=look_at_s, leased_until_s=0.0, seen_unfinished=seen_unfinished)
+        )
 
     async def settle(self, claim: Claim, price: Price) -> bool:
         """Store the price of an entry; tell whether it was still owed."""
@@ -221,25 +223,22 @@ class Ledger:
             fingerprints: only entries with these keys; None is every entry.
         """
         of_keys = () if fingerprints is None else (entries.c.fingerprint.in_(fingerprints),)
-        async with self.database.write() as connection:
-            given_up = await connection.execute(
-                update(entries)
-                .where(entries.c.state == "owed", entries.c.at_s < before_s, *of_keys)
-                .values(state="unpriced", unpriced_reason=reason)
-                .returning(entries.c.profile, entries.c.model)
-            )
-            labels = given_up.all()
-        for profile, model in labels:
+        given_up = await self._fetch(
+            update(entries)
+            .where(entries.c.state == "owed", entries.c.at_s < before_s, *of_keys)
+            .values(state="unpriced", unpriced_reason=reason)
+            .returning(entries.c.profile, entries.c.model)
+        )
+        for profile, model in given_up:
             self._metrics.generation_unpriced(profile, model, reason)
 
     async def hasten(self, run: str | None) -> None:
         """Make owed entries due now: those of one run, or all."""
-        async with self.database.write() as connection:
-            await connection.execute(
-                update(entries)
-                .where(entries.c.state == "owed", *_of_run(run))
-                .values(look_at_s=self._clock())
-            )
+        await self._change(
+            update(entries)
+            .where(entries.c.state == "owed", *_of_run(run))
+            .values(look_at_s=self._clock())
+        )
 
     async def bring_nearer(self, ahead_s: float) -> None:
         """Make due what was put too far ahead by a clock that has gone back since.
@@ -253,12 +252,11 @@ class Ledger:
             # The clock of the replica that holds the lease may be ahead by a little.
             entries.c.leased_until_s > now_s + 2 * self._lease_s,
         )
-        async with self.database.write() as connection:
-            await connection.execute(
-                update(entries)
-                .where(entries.c.state == "owed", too_far)
-                .values(look_at_s=now_s, leased_until_s=0.0)
-            )
+        await self._change(
+            update(entries)
+            .where(entries.c.state == "owed", too_far)
+            .values(look_at_s=now_s, leased_until_s=0.0)
+        )
 
     async def prune(self, before_s: float) -> None:
         """Delete what is older than a time (UNIX); an entry still owed is given up first."""
@@ -270,22 +268,37 @@ class Ledger:
     async def _delete_some(self, table: Table, before_s: float) -> int:
         names = tuple_(*table.primary_key.columns)
         old = select(*table.primary_key.columns).where(table.c.at_s < before_s).limit(PRUNED_ROWS)
-        async with self.database.write() as connection:
-            deleted = await connection.execute(delete(table).where(names.in_(old)))
-            return deleted.rowcount
+        return await self._change(delete(table).where(names.in_(old)))
 
     async def _settle(self, claim: Claim, values: dict[str, Any]) -> bool:
-        async with self.database.write() as connection:
-            changed: CursorResult[Any] = await connection.execute(
-                update(entries).where(_is(claim), entries.c.state == "owed").values(**values)
-            )
-            return changed.rowcount == 1
+        settled = update(entries).where(_is(claim), entries.c.state == "owed").values(**values)
+        return await self._change(settled) == 1
+
+    async def _change(self, statement: Update | Delete) -> int:
+        """Change entries or exchanges; how many were changed."""
+
+        async def change(connection: AsyncConnection) -> int:
+            changed: CursorResult[Any] = await connection.execute(statement)
+            return changed.rowcount
+
+        return await self.database.write(change)
+
+    async def _fetch(self, statement: ReturningUpdate[Any]) -> Sequence[Any]:
+        """Change entries; what the statement returns of each that was changed."""
+
+        async def fetch(connection: AsyncConnection) -> Sequence[Any]:
+            rows: Sequence[Any] = (await connection.execute(statement)).all()
+            return rows
+
+        return await self.database.write(fetch)
 
     async def _commit(self, new_entries: list[Row], new_exchanges: list[Row]) -> None:
-        async with self.database.write() as connection:
+        async def insert(connection: AsyncConnection) -> None:
             for table, rows in ((entries, new_entries), (exchanges, new_exchanges)):
                 if rows:
                     await connection.execute(self._insert(table).on_conflict_do_nothing(), rows)
+
+        await self.database.write(insert)
         for row in new_entries:
             if row["reason"] == "looped":
                 self.newest_loop = f"{row['exchange']}/{row['attempt']}"

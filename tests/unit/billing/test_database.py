@@ -25,6 +25,15 @@ async def database(ledger_url):
     await opened.close()
 
 
+async def execute(database, sql):
+    return await database.write(lambda connection: connection.execute(text(sql)))
+
+
+async def version_of(database):
+    ((version,),) = await database.read(text("SELECT version FROM ledger_version"))
+    return version
+
+
 async def test_tables_are_what_the_migrations_make(database):
     """The migrations make the tables, columns, types and keys that the queries are built of."""
 
@@ -38,8 +47,7 @@ async def test_tables_are_what_the_migrations_make(database):
             key = made.get_pk_constraint(table.name)["constrained_columns"]
             assert key == [column.name for column in table.primary_key]
 
-    async with database.read() as connection:
-        await connection.run_sync(compare)
+    await database.write(lambda connection: connection.run_sync(compare))
 
 
 async def test_migrates_forward(database):
@@ -49,17 +57,13 @@ async def test_migrates_forward(database):
         "CREATE TABLE remarks (remark TEXT);\nINSERT INTO remarks VALUES ('first');\n",
         "INSERT INTO remarks SELECT 'second' FROM remarks;\n",
     ]
-    async with database.write() as connection:
-        await connection.execute(text("CREATE TABLE witness (seen INTEGER)"))
+    await execute(database, "CREATE TABLE witness (seen INTEGER)")
     for _ in range(2):
-        async with database.write() as connection:
-            await connection.run_sync(migrate, scripts)
-    async with database.read() as connection:
-        remarks = (await connection.execute(text("SELECT remark FROM remarks"))).scalars().all()
-        version = (await connection.execute(text("SELECT version FROM ledger_version"))).scalar()
-        await connection.execute(text("SELECT seen FROM witness"))
-    assert sorted(remarks) == ["first", "second"]
-    assert version == len(scripts)
+        await database.write(lambda connection: connection.run_sync(migrate, scripts))
+    remarks = await database.read(text("SELECT remark FROM remarks"))
+    assert sorted(remark for (remark,) in remarks) == ["first", "second"]
+    assert await database.read(text("SELECT seen FROM witness")) == []
+    assert await version_of(database) == len(scripts)
 
 
 async def test_entries_of_the_first_version_stay(database):
@@ -80,8 +84,7 @@ async def test_entries_of_the_first_version_stay(database):
 
 async def test_refuses_what_a_newer_one_wrote(ledger_url, database):
     """A ledger of a later version is refused, by a sentence that says what to do."""
-    async with database.write() as connection:
-        await connection.execute(text("UPDATE ledger_version SET version = 99"))
+    await execute(database, "UPDATE ledger_version SET version = 99")
     older = Database(ledger_url)
     with pytest.raises(LedgerTooNewError, match=r"of version 99, .* install the newer one"):
         await older.migrate()
@@ -93,45 +96,72 @@ async def test_replicas_migrate_at_once(ledger_url):
     replicas = [Database(ledger_url) for _ in range(4)]
     await asyncio.gather(*(replica.migrate() for replica in replicas))
     for replica in replicas:
-        async with replica.read() as connection:
-            versions = await connection.execute(text("SELECT version FROM ledger_version"))
-            assert versions.scalars().all() == [len(migrations())]
+        assert await version_of(replica) == len(migrations())
         await replica.close()
 
 
 async def test_failed_write_leaves_nothing(database):
-    """A block that raises has written nothing."""
+    """Work that raises has written nothing."""
 
-    async def fail_half_way():
-        async with database.write() as connection:
-            await connection.execute(text("UPDATE ledger_version SET version = 99"))
-            raise ZeroDivisionError
+    async def fail_half_way(connection):
+        await connection.execute(text("UPDATE ledger_version SET version = 99"))
+        raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await fail_half_way()
-    async with database.read() as connection:
-        version = await connection.execute(text("SELECT version FROM ledger_version"))
-        assert version.scalar() == len(migrations())
+        await database.write(fail_half_way)
+    assert await version_of(database) == len(migrations())
+
+
+async def test_cancelled_queries_come_to_their_end(database):
+    """Whoever waits for a query may be cancelled, and twice: no task and no connection is lost."""
+    await database.migrate()
+    before = asyncio.all_tasks()
+    for turns in range(60):
+        waiting = [
+            asyncio.create_task(version_of(database)),
+            asyncio.create_task(execute(database, "UPDATE ledger_version SET version = version")),
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in waiting * 2:
+            task.cancel()
+            await asyncio.sleep(0)
+        await asyncio.gather(*waiting, return_exceptions=True)
+    async with asyncio.timeout(10):
+        assert await version_of(database) == len(migrations())
+        await execute(database, "UPDATE ledger_version SET version = version")
+    await database.close()
+    assert asyncio.all_tasks() == before
+
+
+async def test_work_is_done_though_nobody_waits(database):
+    """What was being written when its caller was cancelled is written when the database closes."""
+    await database.migrate()
+    writing = asyncio.create_task(execute(database, "UPDATE ledger_version SET version = 99"))
+    await asyncio.sleep(0)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    await database.close()
+    assert await version_of(database) == 99
 
 
 async def test_readers_do_not_wait_for_the_writer(database):
     """While a write is under way readers see the state before it."""
     await database.migrate()
-    async with database.write() as writing:
-        await writing.execute(text("UPDATE ledger_version SET version = 99"))
-        async with database.read() as reading:
-            version = await reading.execute(text("SELECT version FROM ledger_version"))
-            assert version.scalar() == len(migrations())
-        await writing.rollback()
+
+    async def read_meanwhile(connection):
+        await connection.execute(text("UPDATE ledger_version SET version = 99"))
+        return await version_of(database)
+
+    assert await database.write(read_meanwhile) == len(migrations())
+    assert await version_of(database) == 99
 
 
 async def test_sqlite_is_durable(tmp_path):
     """SQLite logs ahead, flushes at every commit and lives in a folder that is made for it."""
     file = tmp_path / "state" / "ledger.db"
     database = Database(f"sqlite:///{file}")
-    async with database.write() as connection:
-        synchronous = await connection.execute(text("PRAGMA synchronous"))
-        assert synchronous.scalar() == 2
+    assert (await execute(database, "PRAGMA synchronous")).scalar() == 2
     await database.close()
     with sqlite3.connect(file) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
