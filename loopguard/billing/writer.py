@@ -28,6 +28,9 @@ from loopguard.metrics import Metrics
 Row: TypeAlias = dict[str, object]
 """The columns of a table by their names."""
 
+_Taken: TypeAlias = tuple[Row, asyncio.Future[None]]
+"""A row, and what is done when it is committed."""
+
 Commit: TypeAlias = Callable[[list[Row], list[Row]], Awaitable[None]]
 """Writes entries and rows of exchanges in one transaction, or raises and has written none."""
 
@@ -71,12 +74,10 @@ class Writer:
         self._commit = commit
         self._metrics = metrics
         self._sleep = sleep
-        self._entries: deque[tuple[Row, asyncio.Future[None]]] = deque()
-        self._exchanges: deque[Row] = deque()
+        self._entries: deque[_Taken] = deque()
+        self._exchanges: deque[_Taken] = deque()
         self._wanted = asyncio.Event()  # there is a row
         self._hurried = asyncio.Event()  # somebody waits for one
-        self._empty = asyncio.Event()
-        self._empty.set()
         self._away = False
 
     async def put_entry(self, row: Row) -> bool:
@@ -107,18 +108,18 @@ class Writer:
         if len(self._exchanges) >= BACKLOG_ROWS:
             self._lose("exchange", row)
             return
-        self._exchanges.append(row)
+        self._exchanges.append((row, asyncio.get_running_loop().create_future()))
         self._announce()
 
     async def flush(self, within_s: float) -> bool:
         """Wait until every row taken so far is in the database; tell whether it is."""
+        # Rows are written in their order: all are, once the last of either table is.
+        last = [taken[-1][1] for taken in (self._entries, self._exchanges) if taken]
+        if not last:
+            return True
         self._hurried.set()
-        try:
-            async with asyncio.timeout(within_s):
-                await self._empty.wait()
-        except TimeoutError:
-            return False
-        return True
+        _, unwritten = await asyncio.wait(last, timeout=within_s)
+        return not unwritten
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -129,7 +130,7 @@ class Writer:
             entries = [self._entries[i] for i in range(min(BATCH_ROWS, len(self._entries)))]
             exchanges = [self._exchanges[i] for i in range(min(BATCH_ROWS, len(self._exchanges)))]
             try:
-                await self._commit([row for row, _ in entries], exchanges)
+                await self._commit([row for row, _ in entries], [row for row, _ in exchanges])
             except Exception as fault:  # noqa: BLE001 - of whatever driver's family it is
                 self._went_away(f"{type(fault).__name__}: {getattr(fault, 'orig', fault)}")
                 await self._sleep(retry_s)
@@ -147,26 +148,19 @@ class Writer:
         self._hurried.clear()
 
     def _announce(self) -> None:
-        self._empty.clear()
         self._wanted.set()
         self._metrics.ledger_backlog(len(self._entries) + len(self._exchanges))
 
-    def _written(
-        self,
-        entries: Sequence[tuple[Row, asyncio.Future[None]]],
-        exchanges: Sequence[Row],
-    ) -> None:
-        for _, committed in entries:
-            self._entries.popleft()
-            if not committed.done():
-                committed.set_result(None)
-        for _ in exchanges:
-            self._exchanges.popleft()
+    def _written(self, entries: Sequence[_Taken], exchanges: Sequence[_Taken]) -> None:
+        for taken, batch in ((self._entries, entries), (self._exchanges, exchanges)):
+            for _, committed in batch:
+                taken.popleft()
+                if not committed.done():
+                    committed.set_result(None)
         left = len(self._entries) + len(self._exchanges)
         self._metrics.ledger_backlog(left)
         if not left:
             self._wanted.clear()
-            self._empty.set()
         elif self._entries:
             self._hurried.set()
         if self._away:

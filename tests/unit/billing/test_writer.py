@@ -82,6 +82,18 @@ async def test_entry_is_durable_when_told(written):
     assert written.store.rows == ["exchange-1"]
 
 
+async def test_flush_waits_for_nothing_later(written):
+    """Whoever waits for what is taken by now does not wait for what comes meanwhile."""
+    written.store.answers.clear()
+    written.writer.put_exchange(row(0))
+    flushing = asyncio.create_task(written.writer.flush(30))
+    await written.store.asked.wait()
+    written.writer.put_exchange(row(1))
+    written.store.answers.set()
+    assert await flushing
+    assert written.store.rows == ["exchange-0"]
+
+
 async def test_commit_is_shared(written):
     """What arrives during a commit shares the next one."""
     written.store.answers.clear()
