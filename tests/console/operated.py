@@ -153,7 +153,6 @@ def operated(
         retry: the lines of that table.
         profiles: the file's last tables.
     """
-    before = threading.enumerate()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -200,10 +199,6 @@ first_look_s = 3600
         try:
             run(context.__aexit__(None, None, None))
         finally:
-            # A query that was cancelled ends in a thread of its driver's, which tells the loop.
-            for driver in set(threading.enumerate()).difference(before):
-                if "_connection_worker_thread" in driver.name:
-                    driver.join(10)
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()

@@ -373,14 +373,17 @@ async def closed_at_once(folder: Path) -> Seen:
 
 
 async def answered_early(folder: Path) -> Seen:
-    """Refuse a large request when its head has come, and read no more of it."""
+    """Refuse a large request when its head has come."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         body = b'{"error":{"code":413,"message":"too large"}}'
         lines = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         writer.write(b"HTTP/1.1 413 \r\nContent-Type: application/json\r\n" + lines + body)
-        await writer.drain()
+        # Closed with bytes unread the connection would be reset, and the answer perhaps with it.
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(65_536):
+                pass
         writer.close()
 
     async with (
