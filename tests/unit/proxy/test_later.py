@@ -1,6 +1,7 @@
 """What nobody waits for is done a moment later, or when somebody asks."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -22,6 +23,23 @@ def test_work_is_done_in_its_order():
         return done
 
     assert asyncio.run(run()) == [0, 1, 2]
+
+
+def test_others_have_their_turn_meanwhile():
+    """Of much work little is done in one turn of the event loop."""
+
+    async def run() -> list[int]:
+        done: list[int] = []
+        seen: list[int] = []
+        later = Later()
+        for number in range(1_000):
+            later.add(lambda number=number: done.append(number))
+        while len(done) < 1_000:
+            await asyncio.sleep(0)
+            seen.append(len(done))
+        return [after - before for before, after in pairwise(seen)]
+
+    assert max(asyncio.run(run())) < 100
 
 
 def test_whoever_asks_has_it_done_at_once():
