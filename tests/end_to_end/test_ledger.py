@@ -326,7 +326,7 @@ async def test_close_answers_in_time(guarded: Guard, caplog) -> None:
         await ask(ours, headers=headers())
         begun_s = time.monotonic()
         figures = await close(ours.admin, within_s=0.5)
-        assert time.monotonic() - begun_s < PATIENCE_S
+        assert time.monotonic() - begun_s < 2
         assert figures["loopAbortOwed"] == 1
         (line,) = [line for line in caplog.records if line.getMessage() == "run_summary"]
         assert line.fields == figures
