@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from loopguard.billing.database import Database
 from loopguard.billing.figures import read_entries
-from tests.end_to_end.raw_caller import connected, metrics
+from tests.end_to_end.raw_caller import RawCaller, connected, metrics
 from tests.fake_openrouter import close, head, loop, stall, wait
 from tests.faults.fault import Fault, Try
 from tests.faults.ground import CHAT, GOOD, Ground, Reading, Seen, ground, parts, until
@@ -269,8 +269,11 @@ async def name_unknown(folder: Path) -> Seen:
         return f"{unknown}; later {known}", f"{recorded}; later {await here.recorded(name)}"
 
 
-async def worker_killed(folder: Path) -> Seen:
-    """Kill one of two workers while each of them streams the second attempts of some exchanges."""
+@asynccontextmanager
+async def two_workers(
+    folder: Path,
+) -> AsyncIterator[tuple[Ground, list[tuple[RawCaller, str]], asyncio.Event]]:
+    """Two workers, both of which stream second attempts, that go on when the event is set."""
     async with outlived(folder, server__workers="2") as here, contextlib.AsyncExitStack() as stack:
         gate = asyncio.Event()
         good = parts(CHAT, "live", Reading())
@@ -281,6 +284,12 @@ async def worker_killed(folder: Path) -> Seen:
         for caller, _ in running:
             await caller.until(b"The good")
         await until(lambda: all(1 in here.entries(name) for _, name in running))
+        yield here, running, gate
+
+
+async def worker_killed(folder: Path) -> Seen:
+    """Kill one of two workers while each of them streams the second attempts of some exchanges."""
+    async with two_workers(folder) as (here, running, gate):
         first, _ = await here.command.workers(2)
         os.kill(first, signal.SIGKILL)
         await here.command.workers(3)
@@ -292,16 +301,7 @@ async def worker_killed(folder: Path) -> Seen:
 
 async def worker_hung(folder: Path) -> Seen:
     """Stop one of two workers for good while both stream; ask on before and after its end."""
-    async with outlived(folder, server__workers="2") as here, contextlib.AsyncExitStack() as stack:
-        gate = asyncio.Event()
-        good = parts(CHAT, "live", Reading())
-        script = [[head(), close], [head(), *good.begun, wait(gate), *good.rest]]
-        running = [
-            await stack.enter_async_context(here.calling(script, "live")) for _ in range(2 * ASKED)
-        ]
-        for caller, _ in running:
-            await caller.until(b"The good")
-        await until(lambda: all(1 in here.entries(name) for _, name in running))
+    async with two_workers(folder) as (here, running, gate):
         first, _ = await here.command.workers(2)
         os.kill(first, signal.SIGSTOP)
         await here.command.line("a worker is silent")
