@@ -21,7 +21,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Executable, RowMapping, Select, event, text
+from sqlalchemy import Connection, Executable, Select, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -102,13 +102,18 @@ class Database:
         """Fetch all rows of a query."""
         return await self._do(self._read(query))
 
-    async def stream(self, query: Select[Any], at_once: int) -> AsyncGenerator[RowMapping, None]:
-        """Read rows as they are asked for, so many at once; who is done early closes this."""
+    async def stream(
+        self, query: Select[Any], at_once: int
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Read rows by the names of their columns, so many at once, as they are asked for.
+
+        Whoever is done early closes this.
+        """
         await self.migrate()
         async with self._reading.connect() as connection:
             rows = await connection.stream(query.execution_options(yield_per=at_once))
             async for row in rows.mappings():
-                yield row
+                yield dict(row)
 
     async def _do(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         doing = asyncio.create_task(work)

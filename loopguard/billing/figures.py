@@ -12,7 +12,6 @@ in a connection of its own. An index holds what the summary by model needs of th
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -189,7 +188,7 @@ def read_entries(
         query = query.where(entries.c.state == state)
     if since_s is not None:
         query = query.where(entries.c.at_s >= since_s)
-    return _stream(database, query.limit(at_most))
+    return database.stream(query.limit(at_most), FETCHED_ROWS)
 
 
 async def latest_loops(
@@ -247,13 +246,7 @@ def read_exchanges(
     query = select(exchanges).order_by(exchanges.c.at_s)
     if since_s is not None:
         query = query.where(exchanges.c.at_s >= since_s)
-    return _stream(database, query)
-
-
-async def _stream(database: Database, query: Select[Any]) -> AsyncGenerator[dict[str, Any], None]:
-    async with aclosing(database.stream(query, FETCHED_ROWS)) as rows:
-        async for row in rows:
-            yield dict(row)
+    return database.stream(query, FETCHED_ROWS)
 
 
 ENTRY_COLUMNS = (

@@ -27,7 +27,7 @@ class Worker(Protocol):
         """The exchanges in flight."""
 
     async def refresh(self) -> None:
-        """Bring the gauges up to date that are not kept so."""
+        """Bring the metrics up to date that are not kept so."""
 
     async def flush(self) -> None:
         """Write the rows for the ledger that are still in memory, within reason."""
@@ -78,7 +78,7 @@ class Fleet:
         )
 
     async def refresh(self) -> None:
-        """Bring the gauges up to date that are not kept so."""
+        """Bring the metrics up to date that are not kept so."""
         await self._ask_all(lambda worker: worker.refresh())
 
     async def run_figures(self, run: str) -> dict[str, object]:

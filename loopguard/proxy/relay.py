@@ -109,8 +109,7 @@ class LiveRelay:
     def take_run(self, raw: bytes, text: str, times: int) -> None:  # noqa: ARG002
         """Take events that carry text alone."""
         self._carries = True
-        self._waiting.append(raw)
-        self.held_bytes += len(raw)
+        self._wait(raw)
 
     def _wait(self, raw: bytes) -> None:
         self._waiting.append(raw)

@@ -2,9 +2,9 @@
 
 aiohttp's client hands a body on through a future, a task and one more turn of the loop, and keeps
 books on each HTTP chunk; for an event of a model that costs more than all that is done with it. A
-tap stands between the transport and aiohttp's protocol. It lets aiohttp parse each network read and
-hands what of the body came with it to a function, in the same call. Connections, TLS, proxies, the
-parser and the end of a response stay aiohttp's.
+tap stands between the transport and aiohttp's protocol. It has aiohttp parse a network read, where
+that is needed, and hands what of the body came with it to a function, in the same call.
+Connections, TLS, proxies, the parser and the end of a response stay aiohttp's.
 
 For that the stream that aiohttp's parser feeds is given another class, `_Pieces`, which only
 collects. It uses one private attribute of aiohttp's, the stream's `_buffer`, and a test fails where
